@@ -21,7 +21,7 @@ from playwright.sync_api import Browser, sync_playwright
 from orchestrator.catalog.case import Case
 from orchestrator.catalog.library import find_experiment
 from orchestrator.paths import Folders
-from orchestrator.results.report.page import report, write_report
+from orchestrator.results.report import report, write_report
 from tests.browser.conftest import installed_chromium, sandbox
 from tests.recorded_jobs import GPU_OOM, Outcome, new_ledger, record_figure
 from tests.unit.catalog.entries import CHECKOUT, write_experiment

@@ -17,12 +17,10 @@ if TYPE_CHECKING:
     from orchestrator.api.configuration import *
     from orchestrator.api.figures import *
     from orchestrator.api.jobs import *
-    from orchestrator.api.outputs import *
     from orchestrator.api.plans import *
     from orchestrator.api.runs import *
     from orchestrator.api.session import *
     from orchestrator.api.sites import *
-    from orchestrator.api.submissions import *
     from orchestrator.catalog.case import *
     from orchestrator.catalog.expand import *
     from orchestrator.catalog.experiment import *

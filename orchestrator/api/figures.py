@@ -39,8 +39,8 @@ from orchestrator.results.export.rows import CaseRow, Row, chosen_columns, claim
 from orchestrator.results.outcome import FigureOutcome, judge_figure, run_named
 from orchestrator.results.plot.figure import known_format, require_matplotlib
 from orchestrator.results.plot.figure import plot as draw
-from orchestrator.results.report.page import report as report_page
-from orchestrator.results.report.page import require_folder, write_report
+from orchestrator.results.report import report as report_page
+from orchestrator.results.report import require_folder, write_report
 from orchestrator.text import counted
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from orchestrator.api import DEFAULT, JobFilter, Session, StateFilter
 from orchestrator.api.jobs import POLL_EVERY_S, job_filter, name_list, one_job, select_jobs, update, updated_ledger
-from orchestrator.api.submissions import recorded_command
+from orchestrator.api.runs import recorded_command
 from orchestrator.catalog.expand import expand
 from orchestrator.catalog.library import find_experiment
 from orchestrator.clusters.resolve import find_cluster

@@ -17,8 +17,7 @@ from orchestrator.errors import Problem, ReproError
 from orchestrator.files import private_folder
 from orchestrator.launch.denied_nodes import denied_note, with_denied_nodes
 from orchestrator.launch.preflight import gpu_warnings, image_warnings, require_ready
-from orchestrator.launch.recover import find_started, read_rendered, token_of, write_records
-from orchestrator.launch.refresh import observe_end_records
+from orchestrator.launch.refresh import find_started, observe_end_records, read_rendered, token_of, write_records
 from orchestrator.launch.render import explain_job, render_job
 from orchestrator.launch.run_options import FollowedJob, RunOptions
 from orchestrator.launch.sbatch import comment_of

@@ -17,8 +17,7 @@ from typer.main import get_command, get_group
 
 from orchestrator import __version__, api
 from orchestrator.cli import completion
-from orchestrator.cli.documents import DOCUMENTS
-from orchestrator.cli.output import OF_LEDGER, Console, data, message
+from orchestrator.cli.output import DOCUMENTS, OF_LEDGER, Console, data, message
 from orchestrator.cli.plug_ins import GROUP, added_commands
 from orchestrator.errors import EXIT_FAILED, EXIT_OK, EXIT_USER_ERROR, Problem, ReproError
 from orchestrator.programs.plug_ins import with_taken_names

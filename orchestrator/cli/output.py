@@ -14,7 +14,7 @@ import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from orchestrator.cli.documents import JsonOutput
+from orchestrator.cli.output import JsonOutput
 from orchestrator.text import option_words, printable
 
 if TYPE_CHECKING:

@@ -18,7 +18,6 @@ import typer
 
 from orchestrator import api
 from orchestrator.cli import options as option
-from orchestrator.cli.documents import JsonOutput
 from orchestrator.cli.job_table import (
     bar,
     can_redraw,
@@ -30,7 +29,17 @@ from orchestrator.cli.job_table import (
     suggest_why,
 )
 from orchestrator.cli.options import argument, session_of, value_option
-from orchestrator.cli.output import WIDE_HINT, VisibleLog, as_row, data, filled_columns, message, suggest, table
+from orchestrator.cli.output import (
+    WIDE_HINT,
+    JsonOutput,
+    VisibleLog,
+    as_row,
+    data,
+    filled_columns,
+    message,
+    suggest,
+    table,
+)
 from orchestrator.errors import Problem, ReproError
 from orchestrator.paths import short_name
 from orchestrator.text import counted, utc_stamp

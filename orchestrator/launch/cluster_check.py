@@ -28,12 +28,12 @@ from orchestrator.clusters.resolve import Cluster, find_cluster
 from orchestrator.config.yaml import KeyPath, shown
 from orchestrator.errors import Problem, ReproError, Unreachable, did_you_mean
 from orchestrator.files import ScriptRecord, private_folder, read_record
-from orchestrator.launch.batches import side_plan, task_per_gpu
 from orchestrator.launch.denied_nodes import with_denied_nodes
 from orchestrator.launch.executors import SlurmScriptExecutor, clean_env_prefix
 from orchestrator.launch.preflight import require_scheduler
 from orchestrator.launch.refresh import is_side_job
 from orchestrator.launch.render import render_job
+from orchestrator.launch.submit import side_plan, task_per_gpu
 from orchestrator.paths import Folders
 from orchestrator.planning.plan import Plan, SidePlan, check_case, plan_cases, refusal_problems
 from orchestrator.planning.run_settings import NO_SETTINGS, RunSettings
@@ -43,10 +43,9 @@ from orchestrator.programs.registry import probe_program
 from orchestrator.reading.causes import cause
 from orchestrator.reading.reader import reader_of
 from orchestrator.slurm import site as slurm_site
-from orchestrator.slurm.command import on_cluster, run_slurm
-from orchestrator.slurm.query import cancel_jobs, query_jobs
+from orchestrator.slurm.command import cancel_jobs, on_cluster, query_jobs, run_slurm
+from orchestrator.slurm.notation import Phase
 from orchestrator.slurm.reasons import explain_rejection, own_words
-from orchestrator.slurm.records import Phase
 from orchestrator.slurm.site import parse_options
 from orchestrator.text import counted
 

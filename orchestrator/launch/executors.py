@@ -26,8 +26,8 @@ from orchestrator.errors import Problem, ReproError, Unreachable
 from orchestrator.files import ScriptRecord, private_folder, read_record, tail_bytes
 from orchestrator.ledger.rows import Observation
 from orchestrator.slurm.command import unreachable_from
+from orchestrator.slurm.notation import phase_of
 from orchestrator.slurm.reasons import explain_rejection, is_for_want_of_room
-from orchestrator.slurm.records import phase_of
 
 # They select the cluster and authenticate the user, also for squeue and scancel.
 _WHICH_CLUSTER = ("SLURM_CONF", "SLURM_CLUSTERS", "SLURM_JWT")

@@ -30,7 +30,7 @@ from orchestrator.clusters.program import DATA_FILES, OFFLINE_HINT, FetchRecord,
 from orchestrator.errors import EXIT_UNREACHABLE, Problem, ReproError, Unreachable, require_none
 from orchestrator.files import locked, written_whole
 from orchestrator.identity import name_of_user
-from orchestrator.launch.checkouts import require_checkout
+from orchestrator.launch.preflight import require_checkout
 from orchestrator.programs.needs import PublicFile, Repository, TokenData
 from orchestrator.text import utc_stamp
 

@@ -32,9 +32,8 @@ from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.runs import image_digests
 from orchestrator.paths import Folders
 from orchestrator.planning.plan import Plan, identity
-from orchestrator.slurm.notation import time_limit_s
-from orchestrator.slurm.query import query_jobs
-from orchestrator.slurm.records import JobRecord, Phase, meaning_of
+from orchestrator.slurm.command import query_jobs
+from orchestrator.slurm.notation import JobRecord, Phase, meaning_of, time_limit_s
 from orchestrator.text import counted, printable_line
 
 LONGEST = "1:00:00"

@@ -13,13 +13,12 @@ from orchestrator.clusters.profile import MpirunFields
 from orchestrator.clusters.program import image_uri, import_record, imported_file, is_there, needed_paths
 from orchestrator.clusters.resolve import Cluster
 from orchestrator.errors import Problem, ReproError, Unreachable, for_each, require_none
-from orchestrator.launch.checkouts import git_output, is_at
 from orchestrator.launch.directives import output_pattern, require_mountable
+from orchestrator.launch.preflight import git_output, is_at
 from orchestrator.paths import Folders
 from orchestrator.planning.plan import Plan
 from orchestrator.programs.registry import find_program
-from orchestrator.slurm.command import on_cluster
-from orchestrator.slurm.query import require_controller
+from orchestrator.slurm.command import on_cluster, require_controller
 
 
 def require_ready(plans: Sequence[Plan], cluster: Cluster, folders: Folders) -> None:

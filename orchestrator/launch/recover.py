@@ -47,10 +47,8 @@ from orchestrator.masking import hidden_values, masked_tree, without_known
 from orchestrator.paths import Folders
 from orchestrator.planning.plan import Plan
 from orchestrator.reading.collect import is_verified
-from orchestrator.slurm.command import at, cluster_identity, on_cluster
-from orchestrator.slurm.notation import base_id
-from orchestrator.slurm.query import find_by_comments
-from orchestrator.slurm.records import JobRecord, Phase
+from orchestrator.slurm.command import at, cluster_identity, find_by_comments, on_cluster
+from orchestrator.slurm.notation import JobRecord, Phase, base_id
 
 GRACE = timedelta(minutes=5)
 """Time for a submission by a process that is not visible, and for a job's first record if only the queue answers."""

@@ -18,7 +18,7 @@ from orchestrator.errors import ReproError, Unreachable
 from orchestrator.files import read_record
 from orchestrator.identity import ProcessLocation, place_of, seconds_since_boot, this_machine_identity, user_name
 from orchestrator.launch.executors import local_state
-from orchestrator.launch.recover import is_here, settle
+from orchestrator.launch.refresh import is_here, settle
 from orchestrator.launch.run_options import RunPlan
 from orchestrator.launch.run_record import COMMENT, SUBMISSIONS
 from orchestrator.launch.sbatch import canary_row
@@ -37,10 +37,8 @@ from orchestrator.ledger.runs import run_record
 from orchestrator.ledger.submissions import first_folder, may_start_again, next_folder, record_restart, record_unseen
 from orchestrator.ledger.tables import ENDED, LOST, WAITING
 from orchestrator.reading.failure import PREEMPTED_IN_GRACE
-from orchestrator.slurm.command import at, cluster_identity
-from orchestrator.slurm.notation import base_id
-from orchestrator.slurm.query import query_jobs
-from orchestrator.slurm.records import JobRecord, Phase, may_run_again
+from orchestrator.slurm.command import at, cluster_identity, query_jobs
+from orchestrator.slurm.notation import JobRecord, Phase, base_id, may_run_again
 
 LOST_AFTER = timedelta(minutes=5)
 """Time without a listing and without growth of its log after which a job is lost: accounting lags, and a

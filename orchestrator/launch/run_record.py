@@ -22,7 +22,7 @@ from orchestrator.errors import Problem, ReproError
 from orchestrator.files import private_folder, read_job_file
 from orchestrator.identity import own_start_ticks, read_own_file, require_own_folder, this_machine_identity, user_name
 from orchestrator.job_spec import JobSpec
-from orchestrator.launch.checkouts import git_output
+from orchestrator.launch.preflight import git_output
 from orchestrator.ledger.database import Ledger, now
 from orchestrator.ledger.rows import AttemptRow
 from orchestrator.ledger.runs import NewJob, NewRun, Provenance

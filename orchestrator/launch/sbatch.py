@@ -36,9 +36,8 @@ from orchestrator.ledger.submissions import (
 )
 from orchestrator.ledger.tables import FAILED, OPEN
 from orchestrator.reading.failure import Failure
-from orchestrator.slurm.command import cluster_identity, on_cluster
+from orchestrator.slurm.command import cancel_jobs, cluster_identity, find_by_comments, on_cluster
 from orchestrator.slurm.notation import base_id
-from orchestrator.slurm.query import cancel_jobs, find_by_comments
 
 PAUSES_S = (2.0, 4.0, 8.0, 16.0, 30.0, 60.0)
 """Pauses before a scheduler that did not answer is asked again. After the last one the next command asks."""

@@ -22,7 +22,15 @@ from orchestrator.clusters.resolve import Cluster, find_cluster, recorded_cluste
 from orchestrator.errors import Problem, ReproError, did_you_mean, require_none
 from orchestrator.files import keep_files, private_folder
 from orchestrator.identity import NotOwn, require_own_folder
-from orchestrator.launch.batches import (
+from orchestrator.launch.denied_nodes import denied_note, require_enough_nodes, with_denied_nodes
+from orchestrator.launch.executors import SlurmScriptExecutor
+from orchestrator.launch.images import image_changes
+from orchestrator.launch.refresh import sender_is_alive, unrecorded_attempts
+from orchestrator.launch.render import render_job
+from orchestrator.launch.run_options import CanaryJob, Gate, RunOptions, RunPlan
+from orchestrator.launch.run_record import new_jobs, new_run_id, new_run_of
+from orchestrator.launch.sbatch import Callbacks, Sent, mark_cancelled, send
+from orchestrator.launch.submit import (
     Batch,
     FailedNodes,
     batches_of,
@@ -31,14 +39,6 @@ from orchestrator.launch.batches import (
     warm_ups,
     write_scripts,
 )
-from orchestrator.launch.denied_nodes import denied_note, require_enough_nodes, with_denied_nodes
-from orchestrator.launch.executors import SlurmScriptExecutor
-from orchestrator.launch.images import image_changes
-from orchestrator.launch.recover import sender_is_alive, unrecorded_attempts
-from orchestrator.launch.render import render_job
-from orchestrator.launch.run_options import CanaryJob, Gate, RunOptions, RunPlan
-from orchestrator.launch.run_record import new_jobs, new_run_id, new_run_of
-from orchestrator.launch.sbatch import Callbacks, Sent, mark_cancelled, send
 from orchestrator.ledger.attempts import attempts_of_jobs
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.rows import AttemptRow, JobRow, submissions_of

@@ -17,7 +17,7 @@ from pathlib import Path
 from orchestrator.clusters.resolve import Cluster
 from orchestrator.errors import Problem, ReproError
 from orchestrator.launch.cancel import cancel
-from orchestrator.launch.recover import sender_is_alive
+from orchestrator.launch.refresh import sender_is_alive
 from orchestrator.launch.run_options import RunOptions, RunPlan, equal_failures
 from orchestrator.launch.sbatch import Callbacks, canary_row, send
 from orchestrator.launch.submit import submit

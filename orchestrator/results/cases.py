@@ -125,7 +125,8 @@ class CaseMetric(MeasuredMetric):
         return f"95 % interval {100 * self.noise:.2g} % of the mean of {self.repeats} repeats either way"
 
 
-_NEVER_RAN = {str(failure) for failure in (Failure.NOT_SUBMITTED, Failure.REFUSED, Failure.STOPPED, Failure.CANCELLED)}
+NEVER_RAN = {str(failure) for failure in (Failure.NOT_SUBMITTED, Failure.REFUSED, Failure.STOPPED, Failure.CANCELLED)}
+"""Failure classes of attempts that no scheduler received. No file shows which one it was."""
 
 
 def latest_job(rows: Sequence[R]) -> R:
@@ -136,7 +137,7 @@ def latest_job(rows: Sequence[R]) -> R:
 
     def rank(row: JobSummary) -> int:
         if row.verdict is not None:
-            return 0 if row.failure in _NEVER_RAN else 2
+            return 0 if row.failure in NEVER_RAN else 2
         return 1 if row.phase in (RUNNING, ENDED) else 0
 
     return max(enumerate(rows), key=lambda numbered: (rank(numbered[1]), numbered[0]))[1]
@@ -444,32 +445,20 @@ def with_training_days(case: Case, metrics: Mapping[str, CaseMetric]) -> Mapping
     The days are computed here because experiments share jobs, and each may train for another number of tokens.
     """
     rate = metrics.get("tflops_per_gpu")
-    value = None if rate is None else case.training_days(rate.value)
-    if rate is None or value is None:
+    if rate is None or (value := case.training_days(rate.value)) is None:
         return metrics
-
-    def days_at(tflops: float | None) -> float | None:
-        return None if tflops is None else case.training_days(tflops)
-
+    ends = (rate.interval_high, rate.interval_low)
+    low, high = (None if end is None else case.training_days(end) for end in ends)
     days = replace(
         rate,
         name="training_days",
         value=value,
         unit="days",
         spread=None if rate.spread is None else value * rate.spread / rate.value,
-        interval_low=days_at(rate.interval_high),
-        interval_high=days_at(rate.interval_low),
+        interval_low=low,
+        interval_high=high,
     )
     return {**metrics, days.name: days}
-
-
-def results_by_series(entry: Entry, results: Sequence[Result]) -> dict[Value | None, list[Result]]:
-    """Return the lines of the figure: results by their value on the series axis, or under None without such an axis."""
-    series = entry.experiment.axes.series
-    by_value: dict[Value | None, list[Result]] = {}
-    for result in results:
-        by_value.setdefault(result.case.settings.get(series.of) if series else None, []).append(result)
-    return by_value
 
 
 def published_for(entry: Entry, case: Case, gpu: str | None = None) -> PublishedPoint | None:

@@ -23,7 +23,7 @@ from orchestrator.ledger.rows import AttemptRow, JobRow
 from orchestrator.ledger.tables import ENDED, FAILED, Run
 from orchestrator.programs.metric import MetricDefinition, principal_metric
 from orchestrator.programs.registry import definitions_of, programs
-from orchestrator.results.cases import CaseMetric, Combined, Result, RowKey, combine_rows, published_on
+from orchestrator.results.cases import Combined, Result, RowKey, combine_rows, published_on
 from orchestrator.results.evidence import job_spread, numbers_of, on_same_nodes, published_part, uncertainty_of
 
 OUR_TOLERANCE = 0.1
@@ -91,26 +91,24 @@ class ComparedNumber(TableRow):
 
 def reference_rows(entry: Entry, results: Sequence[Result]) -> list[ComparedNumber]:
     """Return a row per case and published number; one row for the figure's own metric if a case has none."""
-    return [row for result in results for row in _rows(entry, result, results)]
-
-
-def _rows(entry: Entry, result: Result, results: Sequence[Result]) -> Iterator[ComparedNumber]:
-    points = _points(result)
-    if not points:
-        own = measured_number(entry, result, entry.experiment.axes.y.metric)
-        yield own if own.missing else replace(own, missing="no published number")
-    for point in points:
-        yield _reference_row(entry, result, point, results)
+    rows: list[ComparedNumber] = []
+    for result in results:
+        points = _points(result)
+        rows += [_reference_row(entry, result, point, results) for point in points]
+        if not points:
+            own = measured_number(entry, result, entry.experiment.axes.y.metric)
+            rows.append(own if own.missing else replace(own, missing="no published number"))
+    return rows
 
 
 def _points(result: Result) -> list[PublishedPoint]:
     """Return the published number of each metric for this GPU or for any GPU, else those of other GPUs."""
-    points: list[PublishedPoint] = []
-    own = published_on(result.case, result.gpu)
-    for metric in dict.fromkeys(point.metric for point in result.case.published):
-        here = [point for point in own if point.metric == metric][:1]
-        points += here or [point for point in result.case.published if point.metric == metric]
-    return points
+    own, every = published_on(result.case, result.gpu), result.case.published
+    return [
+        point
+        for metric in dict.fromkeys(point.metric for point in every)
+        for point in [one for one in own if one.metric == metric][:1] or [one for one in every if one.metric == metric]
+    ]
 
 
 def _reference_row(entry: Entry, result: Result, point: PublishedPoint, results: Sequence[Result]) -> ComparedNumber:
@@ -118,7 +116,10 @@ def _reference_row(entry: Entry, result: Result, point: PublishedPoint, results:
     metric = result.metric(point.metric)
     if metric is None:
         return row
-    tolerance, origin = _tolerance(entry, result, point)
+    tolerance, origin = OUR_TOLERANCE, "default, no claim is about it"
+    for claim in reversed(entry.experiment.claims):  # the first one counts
+        if isinstance(claim, PublishedClaim) and point.metric in claim.metrics and result.has(claim.where):
+            tolerance, origin = claim.tolerance, f"{claim.tolerance_is}, claim {claim.id}"
     row = replace(row, ratio=metric.value / point.value, tolerance=tolerance, tolerance_from=origin)
     reason = _not_comparable(entry, result, point)
     if reason is not None:
@@ -131,14 +132,6 @@ def _reference_row(entry: Entry, result: Result, point: PublishedPoint, results:
     if part.holds is None:
         return replace(row, because=point.doubt if part.open_because else f"within noise ({part.margin})")
     return replace(row, within=part.holds)
-
-
-def _tolerance(entry: Entry, result: Result, point: PublishedPoint) -> tuple[float, str]:
-    """Return the tolerance of the experiment's claim about this number, else the default."""
-    for claim in entry.experiment.claims:
-        if isinstance(claim, PublishedClaim) and point.metric in claim.metrics and result.has(claim.where):
-            return claim.tolerance, f"{claim.tolerance_is}, claim {claim.id}"
-    return OUR_TOLERANCE, "default, no claim is about it"
 
 
 def _not_comparable(entry: Entry, result: Result, point: PublishedPoint) -> str | None:
@@ -313,11 +306,11 @@ def rows_of_side(
     }
     if side.kind == "date":
         end = datetime.fromisoformat(side.name) + timedelta(days=1)
-        ended = {
-            job_id: [attempt for attempt in of_job if attempt.ended_at and attempt.ended_at < end]
-            for job_id, of_job in attempts.items()
-        }
-        chosen = [_with_attempt(row, ended[row.job_id]) for row in rows if ended[row.job_id]]
+        chosen = [
+            _with_attempt(row, ended)
+            for row in rows
+            if (ended := [one for one in attempts[row.job_id] if one.ended_at and one.ended_at < end])
+        ]
         return sorted(chosen, key=lambda row: row.ended_at or end)
     run_ids = {run.id for run in runs if side.name in (run.id, run.git_commit)}
     requested = cases_asked_for(ledger, run_ids)
@@ -344,7 +337,12 @@ def compare_sides(
     """
 
     def combined(rows: Sequence[JobRow]) -> Iterator[tuple[_CaseKey, Combined]]:
-        for key, jobs in _grouped(rows, by_cluster).items():
+        groups: dict[_CaseKey, list[JobRow]] = {}
+        for row in rows:
+            cluster = row.cluster if by_cluster else None
+            key = _CaseKey(row.experiment, row.scale, row.case_name, row.program, cluster)
+            groups.setdefault(key, []).append(row)
+        for key, jobs in groups.items():
             definitions = definitions_of(jobs[-1].program, jobs[-1].spec.program)
             principal = principal_metric(definitions, metric_of(key.experiment))
             for row_key, of_row in combine_rows(jobs, metrics, output_rows or {}, principal).items():
@@ -378,14 +376,22 @@ def _difference(
     first, second = a.metric(metric.name), b.metric(metric.name)
     row = row_of(CaseDiff, key, SimpleNamespace(a=first, b=second, job_a=a.row, job_b=b.row), metric=metric.name)
     if first is None or second is None:
-        because = _why_missing(a, first, "A") or _why_missing(b, second, "B")
-        return replace(row, change=_one_sided(first, second, b), because=because)
+        sides = (("A", a, first), ("B", b, second))
+        whys = (
+            f"in {name}: {side.flag or side.row.verdict_reason or side.row.state}"
+            for name, side, number in sides
+            if side.row is not None and number is None
+        )
+        change: Change = "only in A" if first else "only in B" if second else "no number in either"
+        if first and b.row is not None and b.row.verdict == FAILED:
+            change = "now fails"
+        return replace(row, change=change, because=next(whys, None))
     if first.unit != second.unit or not (first.value > 0 and second.value > 0):
         units = [f"{number.value:g} {number.unit}".strip() for number in (first, second)]
         return replace(row, change="not comparable", because=f"{units[0]} in A, {units[1]} in B have no ratio")
     ratio, (noise, noise_from) = second.value / first.value, _noise((a, b), repeated, metric)
     faster = 1 / ratio if metric.better == "lower" else ratio
-    change: Change = "improvement" if faster > 1 else "regression"
+    change = "improvement" if faster > 1 else "regression"
     if abs(faster - 1) <= noise:
         change = "same within noise"
     because = "; ".join(_unlike(a, b, metric)) or None
@@ -407,18 +413,6 @@ def _unlike(a: Combined, b: Combined, metric: MetricDefinition) -> Iterator[str]
             yield f"too noisy in {name}: {side.metrics[metric.name].too_noisy}"
 
 
-def _one_sided(a: CaseMetric | None, b: CaseMetric | None, second: Combined) -> Change:
-    if a is not None:
-        return "now fails" if second.row is not None and second.row.verdict == FAILED else "only in A"
-    return "only in B" if b is not None else "no number in either"
-
-
-def _why_missing(side: Combined, number: CaseMetric | None, name: str) -> str | None:
-    if side.row is None or number is not None:
-        return None
-    return f"in {name}: {side.flag or side.row.verdict_reason or side.row.state}"
-
-
 def _noise(
     sides: Sequence[Combined], repeated: Sequence[Sequence[Combined]], metric: MetricDefinition
 ) -> tuple[float, str]:
@@ -436,15 +430,6 @@ def _noise(
     ]
     relative = [uncertainty.relative for uncertainty in uncertainties]
     return math.hypot(*relative), uncertainties[relative.index(max(relative))].origin
-
-
-def _grouped(rows: Sequence[JobRow], by_cluster: bool) -> dict[_CaseKey, list[JobRow]]:
-    groups: dict[_CaseKey, list[JobRow]] = {}
-    for row in rows:
-        cluster = row.cluster if by_cluster else None
-        key = _CaseKey(row.experiment, row.scale, row.case_name, row.program, cluster)
-        groups.setdefault(key, []).append(row)
-    return groups
 
 
 def _with_attempt(row: JobRow, attempts: Sequence[AttemptRow]) -> JobRow:

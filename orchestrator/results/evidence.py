@@ -16,7 +16,7 @@ from orchestrator.ledger.rows import JobRow
 from orchestrator.paths import short_name
 from orchestrator.programs.axes import Settings
 from orchestrator.programs.metric import MetricDefinition
-from orchestrator.results.cases import CaseMetric, Result, results_by_series, t_975
+from orchestrator.results.cases import CaseMetric, Result, t_975
 from orchestrator.text import counted
 
 ONE_JOB = 0.02
@@ -57,12 +57,9 @@ class Number:
 
     def __truediv__(self, other: Number) -> Number:
         """Return the ratio of two numbers that vary independently."""
-        return Number(
-            _quotient(self.value, other.value),
-            _quotient(self.low, other.high),
-            _quotient(self.high, other.low),
-            _larger(self.uncertainty, other.uncertainty),
-        )
+        ends = ((self.value, other.value), (self.low, other.high), (self.high, other.low))
+        value, low, high = (one / by if by else math.inf if one else 1.0 for one, by in ends)
+        return Number(value, low, high, _larger(self.uncertainty, other.uncertainty))
 
     def distance_from(self, value: float) -> Number:
         """Return the distance from a value, which is 0 at one end if the value is within the uncertainty."""
@@ -73,9 +70,8 @@ class Number:
 
 def largest(numbers: Sequence[Number]) -> Number:
     """Return the largest of numbers that vary independently."""
-    least_certain = max((number.uncertainty for number in numbers), key=lambda uncertainty: uncertainty.relative)
     value, low, high = (max(ends) for ends in zip(*((one.value, one.low, one.high) for one in numbers), strict=True))
-    return Number(value, low, high, least_certain)
+    return Number(value, low, high, _larger(*(number.uncertainty for number in numbers)))
 
 
 def number_of(
@@ -115,29 +111,22 @@ def job_spread(metrics: Iterable[CaseMetric], same_nodes: bool) -> Uncertainty |
 
     With `same_nodes` it is the spread of jobs on the same nodes, else that of jobs on different nodes.
     """
-    squares, degrees = 0.0, 0
-    for values in _repeats(metrics, same_nodes):
-        mean = statistics.fmean(values)
-        if not mean:
-            continue
-        squares += sum((value / mean - 1) ** 2 for value in values)
-        degrees += len(values) - 1
-    if degrees < LEAST_DEGREES:
-        return None
-    where = "the same" if same_nodes else "different"
-    return Uncertainty(t_975(degrees) * math.sqrt(squares / degrees), f"spread of repeats on {where} nodes")
-
-
-def _repeats(metrics: Iterable[CaseMetric], same_nodes: bool) -> Iterable[list[float]]:
-    """Yield groups of repeats of one case: those on the same nodes, or all of a case that ran on different ones."""
+    groups: list[list[float]] = []  # repeats of one case on the same nodes, or all of a case that ran on different ones
     for metric in metrics:
         by_nodes: dict[str | None, list[float]] = {}
         for nodes, value in metric.jobs:
             by_nodes.setdefault(nodes, []).append(value)
         if same_nodes:
-            yield from (values for nodes, values in by_nodes.items() if nodes is not None and len(values) > 1)
+            groups += (values for nodes, values in by_nodes.items() if nodes is not None and len(values) > 1)
         elif len(by_nodes) > 1:
-            yield [value for values in by_nodes.values() for value in values]
+            groups.append([value for values in by_nodes.values() for value in values])
+    means = [(values, mean) for values in groups if (mean := statistics.fmean(values))]
+    degrees = sum(len(values) - 1 for values, _ in means)
+    if degrees < LEAST_DEGREES:
+        return None
+    squares = sum(sum((value / mean - 1) ** 2 for value in values) for values, mean in means)
+    where = "the same" if same_nodes else "different"
+    return Uncertainty(t_975(degrees) * math.sqrt(squares / degrees), f"spread of repeats on {where} nodes")
 
 
 def on_same_nodes(jobs_of_cases: Sequence[Sequence[JobRow]]) -> bool:
@@ -147,14 +136,8 @@ def on_same_nodes(jobs_of_cases: Sequence[Sequence[JobRow]]) -> bool:
     return is_one or (len(nodes) == 1 and all(names for _, names in nodes))
 
 
-def _larger(one: Uncertainty, other: Uncertainty) -> Uncertainty:
-    return other if other.relative > one.relative else one
-
-
-def _quotient(value: float, divisor: float) -> float:
-    if divisor:
-        return value / divisor
-    return math.inf if value else 1.0
+def _larger(*uncertainties: Uncertainty) -> Uncertainty:
+    return max(uncertainties, key=lambda uncertainty: uncertainty.relative)
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,12 +156,9 @@ class Margin:
     uncertainty: str
 
     def __str__(self) -> str:
-        percent = abs(self.percent)
+        percent, verb = abs(self.percent), "misses" if self.percent < 0 else "stays below"
         shown = f"{percent:.2g} %" if percent < 99.5 else f"{percent:.0f} %"
-        if self.number >= self.bound:
-            distance = f"exceeds {self.bound:.4g} by {shown}"
-        else:
-            distance = f"{'misses' if self.percent < 0 else 'stays below'} {self.bound:.4g} by {shown}"
+        distance = f"{'exceeds' if self.number >= self.bound else verb} {self.bound:.4g} by {shown}"
         return f"{distance}: {self.interval}; {self.uncertainty}"
 
     @property
@@ -255,8 +235,7 @@ class Evidence:
     def series(self) -> dict[str, list[Result]]:
         """Return the lines of the figure by name, as in `gbs=32`; NotJudged if a case has no number."""
         series = self.entry.experiment.axes.series
-        lines = results_by_series(self.entry, self.measured()).items()
-        return {assigned({series.of: value}) if series else "the figure": line for value, line in lines}
+        return _grouped([series.of] if series else [], self.measured())
 
     def lines_along(self, axis: str) -> dict[str, list[Result]]:
         """Return lines of at least two measured cases with different values on an axis, in the order of the axis."""
@@ -323,13 +302,10 @@ def unlike(results: Sequence[Result], metric: MetricDefinition) -> str | None:
         ends = " to ".join(dict.fromkeys(f"{percent:.3g}" for percent in (min(percents), max(percents))))
         return f"{_named(host_bound)} are host-bound (their GPUs waited {ends} % of the time for the host)"
     by_mode: dict[str, list[Result]] = {}
-    for result in results:
-        for mode in result.modes:
+    programs = {result.case.program for result in results if result.modes}
+    for result in sorted(results, key=lambda result: not result.modes):
+        for mode in result.modes or (["an unknown mode"] if result.case.program in programs else []):
             by_mode.setdefault(mode, []).append(result)
-    programs = {result.case.program for results in by_mode.values() for result in results}
-    unknown = [result for result in results if not result.modes and result.case.program in programs]
-    if unknown:
-        by_mode["an unknown mode"] = unknown
     if len(by_mode) < 2:
         return None
     first, second, *_ = (f"{mode} ({_named(results)})" for mode, results in by_mode.items())
@@ -414,12 +390,11 @@ class Part:
     @property
     def holds(self) -> bool | None:
         """Return whether both ends of the number are within the bounds; None if one is within and the other not."""
-        ends = [self._is_within(end) for end in (self.number.low, self.number.high)]
-        if all(ends):
+        low, high = self.number.low, self.number.high
+        if self._is_within(low) and self._is_within(high):
             return True
-        beyond = self.number.high < self.least or self.number.low > self.most
-        at_bound = self.strict and (self.number.high <= self.least or self.number.low >= self.most)
-        return False if beyond or at_bound else None
+        beyond = high < self.least or low > self.most or (self.strict and (high <= self.least or low >= self.most))
+        return False if beyond else None
 
     @property
     def margin(self) -> Margin | None:
@@ -429,12 +404,9 @@ class Part:
         percents = [(100 * sign * (number.value / bound - 1), bound) for bound, sign in bounds if 0 < bound < math.inf]
         if not percents or not all(map(math.isfinite, (number.value, number.low, number.high))):
             return None
-        percent, bound = min(percents)
-        origin = number.uncertainty
-        shown = (
-            f"± {100 * origin.relative:.2g} % for each number, {origin.origin}" if origin.relative else origin.origin
-        )
-        return Margin(number.value, number.low, number.high, bound, percent, shown)
+        (percent, bound), origin = min(percents), number.uncertainty
+        each = f"± {100 * origin.relative:.2g} % for each number, " if origin.relative else ""
+        return Margin(number.value, number.low, number.high, bound, percent, f"{each}{origin.origin}")
 
     @property
     def percent(self) -> float:
@@ -500,12 +472,7 @@ def decide(parts: Sequence[Part], *, one_is_enough: bool = False) -> PartsVerdic
     unsure = [part for part in alike if part.holds is None]
     if unsure:
         part = nearest(unsure, key=lambda part: part.percent)
-        raise NotJudged(_why_open(part), part.margin)
+        interval = part.margin.interval if part.margin is not None else f"{part.number.value:.4g}"
+        noise = f"within noise ({interval}, {part.asked} asked): {part.name}"
+        raise NotJudged(part.open_because or noise, part.margin)
     return PartsVerdict(not one_is_enough, alike, nearest(alike, key=lambda part: part.percent))
-
-
-def _why_open(part: Part) -> str:
-    if part.open_because is not None:
-        return part.open_because
-    shown = part.margin.interval if part.margin is not None else f"{part.number.value:.4g}"
-    return f"within noise ({shown}, {part.asked} asked): {part.name}"

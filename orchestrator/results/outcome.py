@@ -101,11 +101,6 @@ class FigureOutcome:
         return self.results[0].instead_of
 
     @property
-    def is_measured(self) -> bool:
-        """Return whether a case is verified or partial."""
-        return any(result.is_measured for result in self.results)
-
-    @property
     def argument_changes(self) -> tuple[str, ...]:
         """Return the options that changed the arguments of the programs."""
         return changes_of(result.case.argument_changes for result in self.results)
@@ -293,15 +288,6 @@ def _judged(
     return FigureOutcome(entry, last.scale, last.cluster, results, claims, reference, jobs=job_ids, left_out=named)
 
 
-def _require_attempt(ledger: Ledger, entry: Entry, rows: Sequence[JobRow], attempt: int) -> None:
-    """Raise ReproError if no job has an attempt of this number."""
-    attempts = attempts_of_jobs(ledger, {row.job_id for row in rows if row.number >= attempt})
-    if not any(one.number == attempt for of_job in attempts.values() for one in of_job):
-        last = max(row.number for row in rows)
-        hint = f"1 to {last}; repro history JOB shows the attempts of a job" if last > 1 else "there is only the first"
-        raise ReproError(Problem(f"--attempt {attempt}: no job of {entry.short_name} has such an attempt", hint=hint))
-
-
 def _results(
     ledger: Ledger,
     entry: Entry,
@@ -328,7 +314,14 @@ def _results(
     rows = [row for row in rows if row.spec.argument_changes == own.get(row.case_name, ())]
     rows = in_order_of_runs(rows, run_summaries(ledger))
     if attempt is not None:
-        _require_attempt(ledger, entry, rows, attempt)
+        attempts = attempts_of_jobs(ledger, {row.job_id for row in rows if row.number >= attempt}).values()
+        if not any(one.number == attempt for of_job in attempts for one in of_job):
+            number = max(row.number for row in rows)
+            several = f"1 to {number}; repro history JOB shows the attempts of a job"
+            hint = several if number > 1 else "there is only the first"
+            raise ReproError(
+                Problem(f"--attempt {attempt}: no job of {entry.short_name} has such an attempt", hint=hint)
+            )
     chosen = result_rows(ledger, rows, attempt, {one.attempt_id for one in left_out})
     ids = [row.attempt_id for row in chosen.rows]
     losses = losses_of(ledger, ids) if with_losses else None

@@ -17,15 +17,18 @@ from orchestrator.slurm.command import (
     run_slurm,
     settings_if_allowed,
 )
-from orchestrator.slurm.notation import base_id, expand_array_id, id_lists, require_job_ids
-from orchestrator.slurm.records import (
+from orchestrator.slurm.notation import (
     ACCOUNTING_FIELDS,
     QUEUE_FIELDS,
     SEPARATOR,
     JobRecord,
+    base_id,
     by_id,
+    expand_array_id,
+    id_lists,
     parse_accounting,
     parse_queue,
+    require_job_ids,
 )
 
 # Seconds since the epoch, since local times are ambiguous, and an array's tasks in full, not the first 64 characters.

@@ -18,7 +18,7 @@ from playwright.sync_api import Error as BrowserFault
 
 from orchestrator.catalog.library import find_experiment
 from orchestrator.paths import Folders
-from orchestrator.results.report.page import report, write_report
+from orchestrator.results.report import report, write_report
 from tests.browser.reports import SECRET, failing, hostile_experiment, in_turn
 from tests.recorded_jobs import SCRIPT, START, new_ledger, record_figure
 from tests.slurm.host import PackagesMissing, install_packages

@@ -11,11 +11,10 @@ import typer
 from orchestrator import api
 from orchestrator.cli import completion
 from orchestrator.cli import options as option
-from orchestrator.cli.documents import JsonDocument
 from orchestrator.cli.job_table import waiting
 from orchestrator.cli.notify import message_addresses, send_message
 from orchestrator.cli.options import argument, session_of, value_option
-from orchestrator.cli.output import as_row, data, filled_columns, message, suggest, table
+from orchestrator.cli.output import JsonDocument, as_row, data, filled_columns, message, suggest, table
 from orchestrator.errors import EXIT_FAILED, EXIT_OK, Problem, ReproError
 from orchestrator.fields import row_of, rows_of
 from orchestrator.text import counted

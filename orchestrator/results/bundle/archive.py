@@ -5,21 +5,18 @@ from __future__ import annotations
 import calendar
 import contextlib
 import hashlib
-import os
 import re
 import shutil
 import tarfile
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import IO, BinaryIO
+from typing import BinaryIO
 
 from orchestrator.errors import Problem, ReproError
 from orchestrator.files import single_name
-from orchestrator.reading.logs import decompressed as in_pieces
-from orchestrator.reading.logs import file_blocks
+from orchestrator.reading.logs import decompressed, file_blocks
 from orchestrator.text import counted
 
 LEVEL = 3
@@ -38,23 +35,18 @@ _SHARE_OF_FREE = 0.9
 """Share of the free disk space that an archive may fill."""
 
 
-@dataclass(frozen=True, slots=True)
-class Added:
-    """A file in the archive."""
-
-    path: str
-    size_bytes: int
-    sha256: str
-
-
 class Archive:
-    """Writer of an archive; files keep their order and have no owner and the same time (UTC)."""
+    """Writer of an archive; files keep their order and have no owner and the same time (UTC).
+
+    `added` are size in bytes, SHA-256 and path of each file.
+    """
 
     def __init__(self, tar: tarfile.TarFile, top: str, at: datetime, scratch: Path) -> None:
         self._tar, self._top, self._scratch = tar, top, scratch
         self._mtime = calendar.timegm(at.timetuple())
+        self.added: list[tuple[int, str, str]] = []
 
-    def add(self, path: str, blocks: Iterable[bytes]) -> Added:
+    def add(self, path: str, blocks: Iterable[bytes]) -> None:
         """Add a file; a large one is buffered on disk, because a tar header contains the size."""
         digest, size_bytes = hashlib.sha256(), 0
         with tempfile.SpooledTemporaryFile(max_size=_IN_MEMORY_BYTES, dir=str(self._scratch)) as spool:
@@ -66,7 +58,7 @@ class Archive:
             member = tarfile.TarInfo(f"{self._top}/{path}")
             member.size, member.mtime, member.mode = size_bytes, self._mtime, 0o644
             self._tar.addfile(member, spool)
-        return Added(path, size_bytes, digest.hexdigest())
+        self.added.append((size_bytes, digest.hexdigest(), path))
 
 
 @contextlib.contextmanager
@@ -111,9 +103,20 @@ def _unpack(file: Path, into: Path) -> tuple[str, list[str]]:
                     if free_bytes < 0:
                         what = f"its files do not fit into {into.parent} (at {path})"
                         raise ReproError(Problem(what, f"{file}:", "set TMPDIR to a folder with more space"))
-                    _write(file, into, path, tar.extractfile(member))
+                    content = tar.extractfile(member)
+                    assert content is not None  # a regular file has content
+                    try:
+                        (into / path).parent.mkdir(parents=True, exist_ok=True)
+                        with (into / path).open("xb") as out:
+                            shutil.copyfileobj(content, out, _BLOCK_BYTES)
+                    except (FileExistsError, NotADirectoryError):
+                        raise ReproError(Problem(f"contains {path!r} twice", f"{file}:")) from None
                     paths.append(path)
-            _require_end(file, stream)
+            trailing_bytes = 0
+            while block := stream.read(_BLOCK_BYTES):  # to the end of the file, where zstd's checksum is
+                trailing_bytes += len(block)
+                if trailing_bytes > _MOST_TRAILING_BYTES:
+                    raise ReproError(Problem("continues after the end of the archive", f"{file}:"))
     except (tarfile.TarError, EOFError, ValueError, OverflowError, RecursionError) as error:
         reason = " ".join(str(error).split()) or type(error).__name__
         raise ReproError(Problem(f"damaged, or not a bundle ({reason})", f"{file}:", "get it again")) from None
@@ -142,43 +145,23 @@ def _path_of(file: Path, member: tarfile.TarInfo) -> str:
     kind = "a link" if member.issym() or member.islnk() else "a device, a pipe or a sparse file"
     if not (member.isreg() or member.isdir()) or member.issparse():
         raise ReproError(Problem(f"not a bundle: {member.name!r} is {kind}", f"{file}:"))
-    parts = member.name.split("/")
     try:
-        for part in parts:
-            single_name(part)
-        if len(parts) > _DEEPEST or len(member.name.encode()) > _LONGEST_PATH_BYTES:
+        path_within(member.name)
+        if member.name.count("/") >= _DEEPEST or len(member.name.encode()) > _LONGEST_PATH_BYTES:
             raise ReproError("too deep")
     except ReproError:
         raise ReproError(Problem(f"{member.name[:200]!r} is not a path of a bundle", f"{file}:")) from None
     return member.name
 
 
-def _write(file: Path, into: Path, path: str, content: IO[bytes] | None) -> None:
-    assert content is not None  # a regular file has content
-    target = into / path
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
-    except (FileExistsError, NotADirectoryError):
-        raise ReproError(Problem(f"contains {path!r} twice", f"{file}:")) from None
-    with os.fdopen(descriptor, "wb") as out:
-        shutil.copyfileobj(content, out, _BLOCK_BYTES)
-
-
-def _require_end(file: Path, stream: _Decompressed) -> None:
-    """Read to the end of the file, where zstd's checksum is; ReproError for data after the end of the archive."""
-    trailing_bytes = 0
-    while block := stream.read(_BLOCK_BYTES):
-        trailing_bytes += len(block)
-        if trailing_bytes > _MOST_TRAILING_BYTES:
-            raise ReproError(Problem("continues after the end of the archive", f"{file}:"))
-
-
 class _Decompressed:
     """File object over compressed data; ValueError if it is damaged or cut off."""
 
     def __init__(self, raw: BinaryIO) -> None:
-        self._pieces, self._ready = in_pieces(raw, self._refuse), bytearray()
+        def refuse(what: str) -> None:
+            raise ValueError(what)
+
+        self._pieces, self._ready = decompressed(raw, refuse), bytearray()
 
     def read(self, size: int) -> bytes:
         """Return the next bytes."""
@@ -187,9 +170,6 @@ class _Decompressed:
         block = bytes(self._ready[:size])
         del self._ready[:size]
         return block
-
-    def _refuse(self, what: str) -> None:
-        raise ValueError(what)
 
 
 MANIFEST, SUMS = "MANIFEST", "SHA256SUMS"

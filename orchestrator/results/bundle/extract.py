@@ -192,7 +192,7 @@ def attempt_folders(extract: Extract) -> dict[int, str]:
 
 def line_of(table: str, row: Row, paths: Row, users: set[str]) -> bytes:
     """Return one line of the table's file, without users; `paths` are its paths within the bundle."""
-    names = columns_of(table)
+    names = [column.name for column in columns_of(table)]
     plain = {name: _plain(row[name]) for name in names if name not in paths}
     plain |= {"profile_file": PurePath(row["profile_file"]).name} if row.get("profile_file") else {}
     plain = anonymized(plain, users) | paths
@@ -203,11 +203,6 @@ def _plain(value: object) -> object:
     if isinstance(value, datetime):
         return value.isoformat()
     return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def columns_of(table: str) -> list[str]:
-    """Return the columns of a table's lines, in order."""
-    return [column.name for column in _columns(table)]
 
 
 def read_extract(folder: Path) -> Extract:
@@ -234,7 +229,7 @@ def read_rows(folder: Path, table: str) -> Iterator[Row]:
 
 def row_of(table: str, line: bytes) -> Row:
     """Return the row in a line of this table's file; ValueError for an invalid line."""
-    columns = _columns(table)
+    columns = columns_of(table)
     row, names = json.loads(line, parse_constant=_refuse), [column.name for column in columns]
     if not isinstance(row, dict) or list(row) != names:
         raise ValueError("other columns")
@@ -243,7 +238,7 @@ def row_of(table: str, line: bytes) -> Row:
 
 
 @lru_cache
-def _columns(table: str) -> list[sa.Column[Any]]:
+def columns_of(table: str) -> list[sa.Column[Any]]:
     """Return the table's columns that its lines have."""
     left_out = _LEFT_OUT.get(table, frozenset())
     return [column for column in Table.metadata.tables[table].c if column.name not in left_out]
@@ -280,11 +275,12 @@ def memory_ledger(
     engine = sa.create_engine(url, poolclass=sa.pool.StaticPool)
     Table.metadata.create_all(engine)
     runs = (
-        {**row, **_LEFT_OUT_OF_RUN, "profile": dict(json.loads(text_of(row["profile"]) or "{}"))}
+        {**row, "user": "", "host": "", "pid": 0, "run_options": {}}
+        | {"profile": dict(json.loads(text_of(row["profile"]) or "{}"))}
         for row in extract.runs
     )
     attempts = (
-        {**row, **_LEFT_OUT_OF_ATTEMPT, "folder": str(base / row["folder"])}
+        {**row, "host": "", "token": "", "folder": str(base / row["folder"])}
         | {"script": (text_of(row["script"]) if row["script"] else None) or ""}
         for row in extract.attempts
     )
@@ -299,8 +295,6 @@ def memory_ledger(
     return ledger
 
 
-_LEFT_OUT_OF_RUN: Row = {"user": "", "host": "", "pid": 0, "run_options": {}}
-_LEFT_OUT_OF_ATTEMPT: Row = {"host": "", "token": ""}
 _ROWS_AT_ONCE = 10_000
 
 

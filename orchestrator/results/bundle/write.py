@@ -25,7 +25,7 @@ from orchestrator.ledger.tables import ENDED, MEASURED, NEVER_SUBMITTED, OPEN
 from orchestrator.masking import hidden_values, masked, masked_tree
 from orchestrator.programs.registry import known_program
 from orchestrator.reading.logs import decompressed, file_blocks, is_compressed, job_secrets, log_files
-from orchestrator.results.bundle.archive import MANIFEST, SUMS, Added, Archive, new_archive
+from orchestrator.results.bundle.archive import MANIFEST, SUMS, new_archive
 from orchestrator.results.bundle.extract import (
     OUTPUT_ROWS,
     TABLES,
@@ -46,10 +46,11 @@ from orchestrator.results.export.formats import pieces
 from orchestrator.results.export.rows import Row, case_columns, claim_rows, export_rows
 from orchestrator.results.outcome import FigureOutcome, judge_stored, needs_losses
 from orchestrator.results.plot.figure import matplotlib_version
-from orchestrator.results.report.page import report
+from orchestrator.results.report import report
 
 FORMAT = 1
-ABOUT, README, REPORT = "bundle.json", "README.txt", "report.html"
+ABOUT, README, REPORT, SCRIPT = "bundle.json", "README.txt", "report.html", "job.sh"
+_PROFILE = "runs/{id}/profile.json"
 _NODE = r"[A-Za-z0-9._-]{1,200}"
 _RECORDS = re.compile(rf"start|end|cancelled|claimed|sampler\.txt|gpus\.{_NODE}\.csv|fingerprint\.{_NODE}\.txt")
 """Files of a job folder that a bundle contains besides logs. Other files of a program may contain anything."""
@@ -124,18 +125,13 @@ def add_attempts(contents: Contents, extract: Extract, ledger: Ledger) -> dict[i
         row = {**recorded, "folder": current(recorded["folder"])}
         row["file"] = current(row["file"]) if row["file"] is not None else None
         folder = folders[row["id"]]
-        script = _add_script(contents, row, f"{folder}/{SCRIPT}", texts.get(row["script_sha256"]))
+        path, text = f"{folder}/{SCRIPT}", texts.get(row["script_sha256"])
+        if text is not None:  # that of the ledger cannot have been edited
+            contents.add(path, text.encode())
+        script = path if text is not None else _add_text(contents, path, Path(row["folder"]), SCRIPT)
         _add_logs(contents, row, folder, read.get(row["id"], {}), outputs[row["job_id"]])
         paths[row["id"]] = {"folder": folder, "script": script, "file": _add_submission(contents, row, script)}
     return paths
-
-
-def _add_script(contents: Contents, row: Row, path: str, text: str | None) -> str | None:
-    """Add the script from the ledger, which cannot have been edited, else from the job folder."""
-    if text is not None:
-        contents.add(path, text.encode())
-        return path
-    return path if _add_text(contents, path, Path(row["folder"]), SCRIPT) else None
 
 
 def _add_submission(contents: Contents, row: Row, script: str | None) -> str | None:
@@ -150,20 +146,20 @@ def _add_submission(contents: Contents, row: Row, script: str | None) -> str | N
     if file.parent != submissions or not file.name.endswith((".array.sh", ".queue.sh")):
         contents.lacks(path, file, "does not belong to its run")
         return None
-    return path if path in contents.files or _add_text(contents, path, file.parent, file.name) else None
+    return path if path in contents.files else _add_text(contents, path, file.parent, file.name)
 
 
-def _add_text(contents: Contents, path: str, folder: Path, name: str) -> bool:
+def _add_text(contents: Contents, path: str, folder: Path, name: str) -> str | None:
+    """Add a text file of a job folder; return its path, or None if it is missing."""
+    why: str | ReproError = "is gone"
     try:
-        text = read_job_file(folder, name)
+        if (text := read_job_file(folder, name)) is not None:
+            contents.add(path, masked_bytes(text, contents.secrets))
+            return path
     except ReproError as error:
-        contents.lacks(path, folder / name, error)
-        return False
-    if text is None:
-        contents.lacks(path, folder / name, "is gone")
-        return False
-    contents.add(path, masked_bytes(text, contents.secrets))
-    return True
+        why = error
+    contents.lacks(path, folder / name, why)
+    return None
 
 
 def _output_files(program: str, configuration: Row) -> Collection[str]:
@@ -313,7 +309,11 @@ def write_bundle(ledger: Ledger, figure: FigureOutcome, templates: Path, file: P
     lines = functools.partial(_lines, ledger, extract, paths)
     for table in (table for table in TABLES if table != OUTPUT_ROWS or extract.output_rows):
         contents.files[f"ledger/{table}.jsonl"] = functools.partial(lines, table)
-    _add_results(contents, ledger, figure, extract)
+    cases = anonymized([dict(row) for row in export_rows(figure.entry, figure.results, ledger)], extract.users)
+    results = {"cases": cases, "claims": claim_rows(figure.claims)}
+    for result_file, file_format in (("cases.csv", "csv"), ("results.json", "json")):
+        text = b"".join(pieces(file_format, case_columns(figure.entry), results))
+        contents.add(f"results/{result_file}", text)
     bundled_ledger, bundled_extract = _ledger_of_bundle(contents, figure, lines)
     reasons = [{"job": one.job, "attempt": one.attempt, "reason": one.reason} for one in left_out]
     reasons = masked_tree(anonymized(reasons, extract.users))
@@ -325,27 +325,23 @@ def write_bundle(ledger: Ledger, figure: FigureOutcome, templates: Path, file: P
     about |= {"cluster": figure.cluster, "programs": figure.programs, "judging_rules": JUDGING_RULES}
     about |= {"left_out": reasons}
     with new_archive(file, bundle_name(figure), extract.last_run["created_at"]) as archive:
-        added = list(_added(archive, contents))
+        for path in sorted(contents.files):
+            try:
+                archive.add(path, contents.files[path]())
+            except ReproError as error:
+                source, is_judged = contents.sources[path]
+                contents.lacks(path, source, error, is_judged)
         contents.missing.sort(key=lambda missing: missing.path)
         absent = {missing.path: missing.why for missing in contents.missing}
         about |= {"under_way": under_way, "missing": [{"path": path, "why": why} for path, why in absent.items()]}
-        added.append(archive.add(ABOUT, [_json(about)]))
-        added.append(archive.add(README, [readme(shown, bundled_extract, absent, templates).encode()]))
-        manifest = "".join(f"{file.size_bytes}\t{file.sha256}\t{file.path}\n" for file in added)
-        added.append(archive.add(MANIFEST, [manifest.encode()]))
-        archive.add(SUMS, [f"{file.sha256}  {file.path}\n".encode() for file in added])
+        archive.add(ABOUT, [_json(about)])
+        archive.add(README, [readme(shown, bundled_extract, absent, templates).encode()])
+        archive.add(MANIFEST, ["".join(f"{size}\t{digest}\t{path}\n" for size, digest, path in archive.added).encode()])
+        archive.add(SUMS, [f"{digest}  {path}\n".encode() for _, digest, path in archive.added])
     verified = sum(result.is_verified for result in figure.results)
-    return Bundled(len(added) + 1, len(extract.attempts), under_way, verified, shown.left_out, tuple(contents.missing))
-
-
-def _added(archive: Archive, contents: Contents) -> Iterator[Added]:
-    """Add the files to the archive; record a file that cannot be read as missing."""
-    for path in sorted(contents.files):
-        try:
-            yield archive.add(path, contents.files[path]())
-        except ReproError as error:
-            source, is_judged = contents.sources[path]
-            contents.lacks(path, source, error, is_judged)
+    return Bundled(
+        len(archive.added), len(extract.attempts), under_way, verified, shown.left_out, tuple(contents.missing)
+    )
 
 
 def _add_inputs(contents: Contents, figure: FigureOutcome, extract: Extract) -> None:
@@ -361,7 +357,7 @@ def _add_inputs(contents: Contents, figure: FigureOutcome, extract: Extract) -> 
             raise ReproError(Problem(f"cannot be read ({error.strerror})", f"{source}:")) from None
         contents.add(f"experiment/{path}.yaml", masked(text, contents.secrets).encode())
     for run in extract.runs:
-        contents.add(profile_path(run), _json(anonymized(run["profile"], extract.users)))
+        contents.add(_PROFILE.format(**run), _json(anonymized(run["profile"], extract.users)))
     runs = [{name: run[name] for name in ("id", "git_commit", "git_dirty", "versions")} for run in extract.runs]
     names = ("program", "code", "image", "image_digest")
     programs = {tuple(job[name] for name in names) for job in extract.jobs}
@@ -373,25 +369,14 @@ def _add_inputs(contents: Contents, figure: FigureOutcome, extract: Extract) -> 
     contents.add("environment.json", _json(anonymized(environment, extract.users)))
 
 
-def profile_path(run: Row) -> str:
-    """Return the path of the profile of a run."""
-    return f"runs/{run['id']}/profile.json"
-
-
 def _lines(ledger: Ledger, extract: Extract, paths: Mapping[int, Row], table: str) -> Iterator[bytes]:
     """Yield the lines of the file of a table; `paths` are the paths of attempts."""
     rows = iterations_of(ledger, extract.attempts) if table == "iterations" else extract.of(table)
     for row in rows:
-        own = paths[row["id"]] if table == "attempts" else {"profile": profile_path(row)} if table == "runs" else {}
+        own = (
+            paths[row["id"]] if table == "attempts" else {"profile": _PROFILE.format(**row)} if table == "runs" else {}
+        )
         yield line_of(table, row, own, extract.users)
-
-
-def _add_results(contents: Contents, ledger: Ledger, figure: FigureOutcome, extract: Extract) -> None:
-    rows = [dict(row) for row in export_rows(figure.entry, figure.results, ledger)]
-    cases = anonymized(rows, extract.users)
-    parts = {"cases": cases, "claims": claim_rows(figure.claims)}
-    for name, file_format in (("cases.csv", "csv"), ("results.json", "json")):
-        contents.add(f"results/{name}", b"".join(pieces(file_format, case_columns(figure.entry), parts)))
 
 
 def _ledger_of_bundle(
@@ -414,9 +399,6 @@ def _json(value: object) -> bytes:
     return (json.dumps(value, indent=2, allow_nan=False) + "\n").encode()
 
 
-SCRIPT = "job.sh"
-
-
 def bundle_name(outcome: FigureOutcome) -> str:
     """Return the name of a bundle and of the folder in it: `figure-13-cpu-local`, with the program if not the own."""
     program = outcome.programs if outcome.replaced_program else []
@@ -424,16 +406,11 @@ def bundle_name(outcome: FigureOutcome) -> str:
     return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip(".-")
 
 
-def submit_command(outcome: FigureOutcome) -> str:
-    """Return the command that runs the experiment again."""
-    argv = ["repro", "submit", outcome.entry.name, "--scale", outcome.scale, "--cluster", outcome.cluster]
-    program = ["--program", *outcome.programs] if outcome.replaced_program else []
-    changes = [word for change in outcome.argument_changes for word in change.split("=", 1)]
-    return shlex.join([*argv, *program, *changes, "--wait"])
-
-
 def readme(outcome: FigureOutcome, extract: Extract, missing: Mapping[str, str], templates: Path) -> str:
     """Return the README as plain text; `missing` are paths that the bundle lacks, each with the reason."""
+    argv = ["repro", "submit", outcome.entry.name, "--scale", outcome.scale, "--cluster", outcome.cluster]
+    argv += ["--program", *outcome.programs] if outcome.replaced_program else []
+    argv += [word for change in outcome.argument_changes for word in change.split("=", 1)]
     environment = jinja2.Environment(undefined=jinja2.StrictUndefined, trim_blocks=True, keep_trailing_newline=True)
     template = environment.from_string((templates / "bundle_readme.txt.j2").read_text(encoding="utf-8"))
     text: str = template.render(
@@ -443,7 +420,7 @@ def readme(outcome: FigureOutcome, extract: Extract, missing: Mapping[str, str],
         others=[f"{name} {case}" for name, cases in compared_cases(outcome).items() for case in sorted(cases)],
         under_way=sum(row["phase"] in OPEN for row in extract.attempts),
         name=bundle_name(outcome),
-        submit=submit_command(outcome),
+        submit=shlex.join([*argv, "--wait"]),
         script=SCRIPT,
     )
     return text

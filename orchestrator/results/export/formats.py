@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import importlib
 import importlib.util
 import io
@@ -39,7 +40,8 @@ def pieces(name: str, columns: Sequence[Column], parts: Mapping[str, Iterable[Ro
     elif name == "csv":
         yield from map(str.encode, _csv_pieces(rows, columns))
     elif name == "json":
-        yield from map(str.encode, _json_pieces({"columns": _column_rows(columns), title: rows, **dict(others)}))
+        meanings = ({"name": one.name, "type": one.kind, "unit": one.unit, "meaning": one.meaning} for one in columns)
+        yield from map(str.encode, _json_pieces({"columns": meanings, title: rows, **dict(others)}))
     else:
         yield from (json.dumps(row, allow_nan=False).encode() + b"\n" for row in rows)
 
@@ -95,13 +97,6 @@ def _json_pieces(parts: Mapping[str, Iterable[Row]]) -> Iterator[str]:
     yield "\n}\n"
 
 
-def _column_rows(columns: Sequence[Column]) -> list[Row]:
-    """Return name, type, unit and meaning of each column."""
-    return [
-        {"name": column.name, "type": column.kind, "unit": column.unit, "meaning": column.meaning} for column in columns
-    ]
-
-
 def require_parquet() -> None:
     """Raise ReproError if pyarrow is not installed."""
     if importlib.util.find_spec("pyarrow") is None:
@@ -142,12 +137,11 @@ _NONE = "-"
 
 @dataclass(frozen=True, slots=True)
 class FigureTable:
-    """Table of a figure; the first `text_columns` columns are text, the others numbers."""
+    """Table of a figure; the first two columns are text, the others numbers."""
 
     caption: str
     heading: tuple[str, ...]
     body: tuple[tuple[str, ...], ...]
-    text_columns: int
     label: str
 
 
@@ -174,7 +168,6 @@ def figure_table(entry: Entry, scale: str, cluster: str, rows: Sequence[Row]) ->
         f"{f' with {programs}' if programs else ''}; ± is the spread over the iterations",
         heading=tuple(name for name, _ in columns),
         body=tuple(tuple(cell(row) for _, cell in columns) for row in rows),
-        text_columns=2,
         label=re.sub(r"[^A-Za-z0-9-]+", "-", f"{entry.short_name}-{scale}-{cluster}"),
     )
 
@@ -217,26 +210,22 @@ def _number(value: float | None) -> str:
 
 def as_markdown(table: FigureTable) -> str:
     """Return a table in GitHub's Markdown, with its caption above."""
-    rule = ["---"] * table.text_columns + ["---:"] * (len(table.heading) - table.text_columns)
-    lines = [table.heading, *table.body]
-    escaped = [[markdown_escaped(cell) for cell in line] for line in lines]
-    rows = [escaped[0], rule, *escaped[1:]]
+    heading, *body = ([markdown_escaped(cell) for cell in line] for line in (table.heading, *table.body))
+    rows = [heading, ["---", "---", *["---:"] * (len(heading) - 2)], *body]
     return f"{markdown_escaped(table.caption)}\n\n" + "".join(f"| {' | '.join(row)} |\n" for row in rows)
 
 
 _MARKDOWN = re.compile(r"[\\`*_\[\]{}|~$#]")
-_HTML = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
 
 
 def markdown_escaped(text: str) -> str:
     """Return the text so that Markdown prints it as it is: no column, emphasis, link or HTML."""
-    text = _MARKDOWN.sub(r"\\\g<0>", " ".join(text.splitlines()))
-    return "".join(_HTML.get(character, character) for character in text)
+    return html.escape(_MARKDOWN.sub(r"\\\g<0>", " ".join(text.splitlines())), quote=False)
 
 
 def as_latex(table: FigureTable) -> str:
     """Return a floating LaTeX table that needs the package booktabs only."""
-    columns = "l" * table.text_columns + "r" * (len(table.heading) - table.text_columns)
+    columns = "ll" + "r" * (len(table.heading) - 2)
     heading, *body = ("    " + " & ".join(map(latex_escaped, line)) + r" \\" for line in (table.heading, *table.body))
     lines = [
         r"% \usepackage{booktabs}",

@@ -1,4 +1,4 @@
-"""Picture of a figure on the axes of the paper: PNG, SVG, PDF, or SVG for a page."""
+"""Picture of a figure on the axes of the paper, or of a search: PNG, SVG, PDF, or SVG for a page."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
+from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,7 +22,6 @@ from orchestrator.errors import Problem, ReproError
 from orchestrator.files import written_whole
 from orchestrator.programs.program import BYTES, shown_bytes
 from orchestrator.results.cases import Result
-from orchestrator.results.plot.marks import draw_bars, draw_lines, legend
 from orchestrator.results.plot.panels import (
     BACKGROUND,
     DRAFT_INCHES,
@@ -30,14 +30,16 @@ from orchestrator.results.plot.panels import (
     SERIES,
     WIDTH,
     Panel,
-    heading,
+    draw_bars,
+    draw_lines,
+    legend,
+    line_style,
     origins,
     panels,
     setup,
     value_text,
     write_above,
 )
-from orchestrator.results.plot.search import drawn as drawn_search
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -59,18 +61,20 @@ def drawn(entry: Entry, scale: str, cluster: str, results: Sequence[Result], on_
     axes_of, device = entry.experiment.axes, results[0].case.device
     title = "" if on_page else entry.experiment.title
     if is_search(entry.name):
-        return drawn_search(title, [] if on_page else setup(entry, scale, cluster), results)
+        return search_drawn(title, [] if on_page else setup(entry, scale, cluster), results)
     bars = axes_of.marks == "bars"
-    results = _with_place(entry, results)
+    # Jobs without rows have no place on an axis of the rows.
+    keys = {axis for result in results for axis, _ in result.row_key}.intersection(axes_of.x.of)
+    results = [result for result in results if keys <= result.case.settings.keys()]
     position_of = positions_of(entry, results)
     shown = panels(entry, results, position_of, position_of.by_number)
-    width = width_of(position_of)
+    # Turned labels do not touch at this width.
+    turned = _BESIDE_AXES + len(position_of.ticks) * position_of.lines * _TICK_LINE_POINTS / _POINTS
+    width = min(max(WIDTH, turned), _WIDEST) if position_of.scale == "even" else WIDTH
     figure = Figure(figsize=(width, DRAFT_INCHES))
     all_axes = figure.subplots(len(shown), 1, sharex=True, squeeze=False)[:, 0]
     panel_inches = _ONE_PANEL if len(shown) == 1 else _EACH_PANEL
     for axes, panel in zip(all_axes, shown, strict=True):
-        axes.set_axisbelow(True)
-        axes.grid(axis="y", linewidth=0.5, alpha=0.35)
         (draw_bars if bars else draw_lines)(axes, panel)
         set_x(axes, position_of, sorted({position_of(result) for result in results}))
         label = _axis_label(device, panel.y.label, panel_inches)
@@ -96,8 +100,8 @@ def _axis_label(device: str, label: str, inches: float) -> str:
 def error_bars(results: Sequence[Result], metric: str) -> str:
     """Return what the error bars span, for the legend; empty without error bars."""
     metrics = [measured for result in results if (measured := result.metric(metric)) is not None]
-    several = [measured for measured in metrics if measured.interval_low is not None]
-    single = [measured for measured in metrics if measured.interval_low is None and measured.spread]
+    several = any(measured.interval_low is not None for measured in metrics)
+    single = any(measured.interval_low is None and measured.spread for measured in metrics)
     if several and single:
         return "95 % interval of repeats, else quartiles"
     if several:
@@ -159,7 +163,8 @@ def picture(entry: Entry, scale: str, cluster: str, results: Sequence[Result], p
     with matplotlib_as_shipped():
         figure = drawn(entry, scale, cluster, results, on_page=True)
         figure.savefig(text, format="svg", metadata=_NO_DATE["svg"], transparent=True)
-    return for_page(text.getvalue(), prefix, f"{heading(entry)}, scale {scale} on {cluster}")
+    about = f"{entry.source}: {entry.experiment.title}, scale {scale} on {cluster}"
+    return for_page(text.getvalue(), prefix, about)
 
 
 _IDS = re.compile(r'(\bid="|url\(#|href="#)')
@@ -236,7 +241,7 @@ def positions_of(entry: Entry, results: Sequence[Result]) -> Positions:
     """Return the positions of the cases on the x axis."""
     axes = entry.experiment.axes
     x = axes.x
-    numbers = all(_is_number(result, axis) for result in results for axis in x.of)
+    numbers = all(type(result.case.settings.get(axis)) in (int, float) for result in results for axis in x.of)
     ordered = sorted(results, key=lambda result: [result.case.number(axis) for axis in x.of]) if numbers else results
     numeric = numbers and len(x.of) == 1 and axes.marks != "bars"
     numeric = numeric and (x.scale != "log2" or all(result.case.number(x.of[0]) > 0 for result in results))
@@ -245,7 +250,7 @@ def positions_of(entry: Entry, results: Sequence[Result]) -> Positions:
     under: dict[tuple[str, str], dict[str, None]] = {}
     for result in ordered:
         for axis in shown_axes:
-            under.setdefault((_label(entry, result, x.of), axis), {})[_shown(entry, result, axis)] = None
+            under.setdefault((_label(entry, result, x.of), axis), {})[value_text(entry, result, axis)] = None
     return Positions(
         entry=entry,
         of=x.of,
@@ -254,12 +259,6 @@ def positions_of(entry: Entry, results: Sequence[Result]) -> Positions:
         ticks=tuple("\n".join([label, *("/".join(under[label, axis]) for axis in shown_axes)]) for label in labels),
         by_number=numbers,
     )
-
-
-def width_of(position_of: Positions) -> float:
-    """Return the width of the picture in inches, at which turned labels do not touch."""
-    turned = _BESIDE_AXES + len(position_of.ticks) * position_of.lines * _TICK_LINE_POINTS / _POINTS
-    return min(max(WIDTH, turned), _WIDEST) if position_of.scale == "even" else WIDTH
 
 
 def set_x(axes: Axes, position_of: Positions, cases: Sequence[float]) -> None:
@@ -286,8 +285,12 @@ def fit_ticks(figure: Figure, axes: Axes, position_of: Positions) -> None:
     """
     lines, is_numeric, count = position_of.lines, position_of.scale != "even", len(position_of.ticks)
     if is_numeric and lines == 1 and (count > 2 * _FEW or _touch(figure, axes)):
-        at = axes.get_xticks()
-        numbers = _round_numbers(at[0], at[-1], position_of.scale)
+        from matplotlib.ticker import LogLocator, MaxNLocator
+
+        low, *_, high = axes.get_xticks()
+        is_log2 = position_of.scale == "log2"
+        locator = LogLocator(2, numticks=_FEW) if is_log2 else MaxNLocator(_FEW - 1, steps=[1, 2, 5, 10])
+        numbers = [float(value) for value in locator.tick_values(low, high) if low <= value <= high]
         in_bytes = position_of.entry.axes[position_of.of[0]].unit == BYTES
         axes.set_xticks(numbers, [shown_bytes(number) if in_bytes else f"{number:g}" for number in numbers])
     elif count <= _MANY and _touch(figure, axes):
@@ -313,7 +316,13 @@ def set_y(axes: Axes, panel: Panel, unit: str, as_published: bool, label: str) -
         axes.set_yticks([])
         return
     if y.scale == "log2" and max(values) > 0:
-        _set_log2(axes, min(value for value in values if value > 0), max(values), unit)
+        low, high = min(value for value in values if value > 0), max(values)
+        margin = max(2**0.5, (high / low) ** 0.05)
+        axes.set_yscale("log", base=2)
+        axes.minorticks_off()
+        axes.set_ylim(low / margin, high * margin)
+        ticks = log_numbers(low / margin, high * margin)
+        axes.set_yticks(ticks, [number_text(value, unit) for value in ticks])
         return
     # An interval of two repeats may be very long and is cut off.
     ends = [min(point.high, 1.5 * point.value) for point in panel.points if point.value is not None]
@@ -345,16 +354,6 @@ def label_on(device: str, label: str) -> str:
     return re.sub(r"\bGPU(s?)\b", lambda match: "processes" if match[1] else "process", label)
 
 
-def _set_log2(axes: Axes, low: float, high: float, unit: str) -> None:
-    axes.set_yscale("log", base=2)
-    axes.minorticks_off()
-    margin = max(2**0.5, (high / low) ** 0.05)
-    bottom, top = low / margin, high * margin
-    axes.set_ylim(bottom, top)
-    at = log_numbers(bottom, top)
-    axes.set_yticks(at, [number_text(value, unit) for value in at])
-
-
 _IN_DECADE = ((1.0,), (1.0, 2.0, 5.0), (1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0))
 
 
@@ -369,30 +368,83 @@ def log_numbers(low: float, high: float) -> list[float]:
     return within[:: -(-len(within) // _FEW) or 1]
 
 
-def _round_numbers(low: float, high: float, scale: str) -> tuple[float, ...]:
-    """Return at most nine round numbers; powers of two on a logarithmic axis."""
-    from matplotlib import ticker
-
-    steps = [1, 2, 5, 10]
-    locator = ticker.LogLocator(2, numticks=_FEW) if scale == "log2" else ticker.MaxNLocator(_FEW - 1, steps=steps)
-    return tuple(float(value) for value in locator.tick_values(low, high) if low <= value <= high)
-
-
 def _label(entry: Entry, result: Result, of: Sequence[str]) -> str:
-    values = ", ".join(_shown(entry, result, axis) for axis in of)
+    values = ", ".join(value_text(entry, result, axis) for axis in of)
     return f"({values})" if len(of) > 1 else values
 
 
-def _shown(entry: Entry, result: Result, axis: str) -> str:
-    return value_text(entry, axis, result.case.settings.get(axis))
+# ---- a search --------------------------------------------------------------------------------------------------
+
+_SEARCH_PANEL = 2.1
+"""Height of a panel in inches."""
 
 
-def _with_place(entry: Entry, results: Sequence[Result]) -> Sequence[Result]:
-    """Return the results without jobs that have no row, and so no place on the x axis, if other jobs have rows."""
-    keys = {axis for result in results for axis, _ in result.row_key}.intersection(entry.experiment.axes.x.of)
-    return [result for result in results if keys <= result.case.settings.keys()]
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """Measured candidate: its sequences per second, the hours of all jobs until its end, and its memory in GB."""
+
+    name: str
+    sequences_per_s: float
+    hours: float
+    memory_gb: float | None
 
 
-def _is_number(result: Result, axis: str) -> bool:
-    value = result.case.settings.get(axis)
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
+def trials_of(results: Sequence[Result]) -> list[Trial]:
+    """Return the measured candidates in the order in which their jobs ended."""
+    rows = [(result.row, result) for result in results if result.row is not None and result.row.ended_at is not None]
+    trials, hours = [], 0.0
+    for row, result in sorted(rows, key=lambda pair: str(pair[0].ended_at)):
+        hours += row.gpu_hours or 0.0
+        rate, used = result.value("sequences_per_s"), result.value("max_memory_allocated_bytes")
+        if rate is not None:
+            trials.append(Trial(result.case.name, rate, hours, None if used is None else used / 1e9))
+    return trials
+
+
+def best_so_far(trials: Sequence[Trial]) -> list[float]:
+    """Return, for each trial, the fastest rate until then."""
+    return list(accumulate((trial.sequences_per_s for trial in trials), max))
+
+
+def pareto_front(trials: Sequence[Trial]) -> list[Trial]:
+    """Return the trials than which no other is faster with as little memory, least memory first."""
+    front: list[Trial] = []
+    for trial in sorted(trials, key=lambda each: (each.memory_gb or 0.0, -each.sequences_per_s)):
+        if trial.memory_gb is not None and (not front or trial.sequences_per_s > front[-1].sequences_per_s):
+            front.append(trial)
+    return front
+
+
+def search_drawn(title: str, above: Sequence[str], results: Sequence[Result]) -> Figure:
+    """Return the figure of a search: throughput over the hours used, and over memory with the Pareto front.
+
+    The second panel is missing if no memory was measured. Throughput is in sequences per second: the FLOPs of SC21
+    eq. 3 count recomputation as work, so they do not compare candidates with different recomputation.
+    """
+    from matplotlib.figure import Figure
+
+    trials = trials_of(results)
+    rates, front = [trial.sequences_per_s for trial in trials], pareto_front(trials)
+    figure = Figure(figsize=(WIDTH, DRAFT_INCHES))
+    all_axes = figure.subplots(2 if front else 1, 1, squeeze=False)[:, 0]
+    on_cpu = bool(results) and results[0].case.device == "cpu"
+    hours = [trial.hours for trial in trials]
+    unit = "Process-hours on CPU cores" if on_cpu else "GPU-hours"
+    shown = [(hours, hours, best_so_far(trials), "fastest so far", f"{unit} of the jobs shown")]
+    if front:
+        of_all, of_front = ([trial.memory_gb or math.nan for trial in some] for some in (trials, front))
+        label = "no candidate is faster\nwith as little memory"
+        front_rates = [trial.sequences_per_s for trial in front]
+        shown.append((of_all, of_front, front_rates, label, "Largest memory of a GPU (GB)"))
+    for axes, (x, x_of_best, best, best_label, x_label) in zip(all_axes, shown, strict=True):
+        axes.plot(x_of_best, best, drawstyle="steps-post", color=line_style(1).colour, label=best_label)
+        axes.plot(x, rates, "o", color=line_style(0).colour, markersize=4, label="measured")
+        axes.set_xlabel(x_label)
+        axes.set_ylim(0, 1.08 * max(rates, default=1.0))
+        axes.set_ylabel("Sequences per second")
+        axes.legend(fontsize=8, frameon=False, loc="lower right")
+        axes.tick_params(labelsize=8)
+    all_axes[0].set_xlim(left=0)
+    fastest = max(trials, key=lambda trial: trial.sequences_per_s, default=None)
+    write_above(figure, title, [*above, *([f"fastest: {fastest.name}"] if fastest is not None else [])], _SEARCH_PANEL)
+    return figure

@@ -1,23 +1,28 @@
-"""Content and style of a picture: panels, lines and points; colours, markers and hatches; the text above."""
+"""Panels of a picture: lines and points; colours, markers and hatches; their drawing; legend and text above."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import TYPE_CHECKING, Any, Literal
 
 from orchestrator.catalog.case import shown_value
 from orchestrator.catalog.experiment import PublishedPoint, YAxis
 from orchestrator.catalog.library import Entry
-from orchestrator.job_spec import Value
 from orchestrator.ledger.tables import FAILED
 from orchestrator.programs.program import BYTES, shown_bytes
-from orchestrator.results.cases import Result, published_on, results_by_series
+from orchestrator.results.cases import Result, published_on
 
 if TYPE_CHECKING:
+    from matplotlib.artist import Artist
+    from matplotlib.axes import Axes
+    from matplotlib.container import BarContainer, ErrorbarContainer
     from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
 
 SERIES = ("#0a396d", "#e49d00", "#057c5f", "#c46ba1", "#833d3d", "#86c9ef", "#755d00", "#e97c47")
 """Okabe and Ito's hues, each at a lightness (CIE L*) of its own: 24, 70, 46, 57, 35, 78, 41 and 64."""
@@ -35,7 +40,10 @@ _DASHES: tuple[Dashes, ...] = ("-", (0, (5, 1.5)), (0, (3, 1, 1, 1)))
 PARAMETERS: Any = {
     "font.family": ["DejaVu Sans", "sans-serif"],
     "font.size": 8,
+    "axes.axisbelow": True,
     "axes.edgecolor": INK,
+    "axes.grid": True,
+    "axes.grid.axis": "y",
     "axes.labelcolor": INK,
     "axes.labelsize": 9,
     "axes.linewidth": 0.8,
@@ -43,6 +51,8 @@ PARAMETERS: Any = {
     "axes.spines.top": False,
     "figure.constrained_layout.hspace": 0.0,
     "figure.constrained_layout.use": True,
+    "grid.alpha": 0.35,
+    "grid.linewidth": 0.5,
     "hatch.linewidth": 0.6,
     "pdf.fonttype": 42,  # selectable text
     "svg.fonttype": "none",
@@ -211,17 +221,15 @@ def named_lines(entry: Entry, results: Sequence[Result]) -> dict[str, list[Resul
     if series is None:
         return {entry.experiment.figure: list(results)}
     shown: dict[str, list[Result]] = {}
-    for value, line in results_by_series(entry, results).items():
-        shown.setdefault(value_text(entry, series.of, value), []).extend(line)
-    in_order = [
-        *(value for value in series.names if value in shown),
-        *(value for value in shown if value not in series.names),
-    ]
+    for result in results:
+        shown.setdefault(value_text(entry, result, series.of), []).append(result)
+    in_order = dict.fromkeys([*(value for value in series.names if value in shown), *shown])
     return {series.names.get(value, f"{series.title} = {value}"): shown[value] for value in in_order}
 
 
-def value_text(entry: Entry, axis: str, value: Value | None) -> str:
-    """Return a value of an axis as a picture has it: 1G for 2^30 bytes."""
+def value_text(entry: Entry, result: Result, axis: str) -> str:
+    """Return the value of a case on an axis as a picture has it: 1G for 2^30 bytes."""
+    value = result.case.settings.get(axis)
     if value is None:
         return "none"
     if isinstance(value, str) or entry.axes[axis].unit != BYTES:
@@ -239,45 +247,228 @@ def published_number(entry: Entry, result: Result, metric: str) -> PublishedPoin
 def _case_point(entry: Entry, metric: str, result: Result, at: float) -> CasePoint:
     measured = result.metric(metric)
     published = published_number(entry, result, metric)
-    marks = tuple(_marks(result, measured is not None))
+    marks = tuple(_marks_of(result, measured is not None))
     if measured is None:
         return CasePoint(at, None, math.nan, math.nan, published, marks)
     spread = measured.spread or 0.0
     low, high = measured.value - spread, measured.value + spread
     if measured.interval_low is not None and measured.interval_high is not None:
         low, high = measured.interval_low, measured.interval_high
-    return CasePoint(at, measured.value, low, high, published, marks, _kind(result, entry.metrics[metric].is_rate))
+    kind = "measured, partial" if result.partial else "measured"
+    if result.host_bound and entry.metrics[metric].is_rate:
+        kind = "measured, host-bound"
+    elif result.noise:
+        kind = "measured, too noisy to compare"
+    return CasePoint(at, measured.value, low, high, published, marks, kind)
 
 
-def _kind(result: Result, is_rate: bool) -> str:
-    if result.host_bound and is_rate:
-        return "measured, host-bound"
-    if result.noise:
-        return "measured, too noisy to compare"
-    return "measured, partial" if result.partial else "measured"
-
-
-def _marks(result: Result, has_number: bool) -> Iterator[AxisMark]:
-    ran_out = result.ran_out_of_memory
+def _marks_of(result: Result, has_number: bool) -> Iterator[AxisMark]:
+    ran_out, row = result.ran_out_of_memory, result.row
     if result.expects_oom:
         confirmed = result.case.expected is not None and result.case.expected.confirmed
-        if ran_out:
-            yield OOM_BOTH if confirmed else OOM_BOTH_UNCONFIRMED
-        else:
-            yield OOM_PUBLISHED if confirmed else OOM_PUBLISHED_UNCONFIRMED
+        both, published = (OOM_BOTH, OOM_PUBLISHED) if confirmed else (OOM_BOTH_UNCONFIRMED, OOM_PUBLISHED_UNCONFIRMED)
+        yield both if ran_out else published
     elif ran_out:
         yield OOM_MEASURED
-    if has_number or ran_out:
+    if has_number or ran_out or (row is None and result.expects_oom):
         return
-    if result.row is None:
-        if not result.expects_oom:
-            yield NOT_RUN
-    elif result.row.verdict is None:
+    if row is None:
+        yield NOT_RUN
+    elif row.verdict is None:
         yield UNDER_WAY
-    elif result.row.verdict == FAILED:
+    elif row.verdict == FAILED:
         yield FAILED_HERE
     else:
         yield FLAGGED if result.flag else NO_NUMBER
+
+
+# ---- drawing --------------------------------------------------------------------------------------------------
+
+MARKER, PUBLISHED_MARKER, INNER_MARKER, AXIS_MARKER, RING = 5.5, 9.0, 4.0, 5.5, 9.5
+"""Sizes, in points."""
+TINT = 0.28
+_GROUP, _WIDEST = 0.84, 0.42
+"""Widths as shares of the distance between two ticks: all bars of a case, and one bar at most."""
+_LOWEST, _ABOVE = 0.03, 0.05
+"""Heights of marks at the axis, as shares of its height: the first mark, and the distance to the next."""
+
+
+def draw_lines(axes: Axes, panel: Panel) -> None:
+    """Draw a marker per case, joined by a line if it has a meaning, and published numbers as open markers."""
+    for line in panel.lines:
+        at, style = [point.at for point in line.points], line.style
+        for point in line.points:
+            if point.published is not None:
+                _published_marker(axes, point.at, point.published, style)
+        if line.joined:
+            published = [point.published.value if point.published else math.nan for point in line.points]
+            measured = [math.nan if point.value is None else point.value for point in line.points]
+            axes.plot(at, published, linestyle=":", linewidth=1.0, color=style.colour, zorder=2.4)
+            axes.plot(at, measured, linestyle=style.dashes, linewidth=1.5, color=style.colour, zorder=3)
+        for point in line.points:
+            if point.value is not None:
+                _error_bar(axes, point.at, point, style.colour)
+        for kind, inside in MEASURED.items():
+            shown = [(point.at, point.value) for point in line.points if point.value is not None and point.kind == kind]
+            _measured_markers(axes, [at for at, _ in shown], [value for _, value in shown], style, inside)
+    _axis_marks(axes, ((point.at, point, line) for line in panel.lines for point in line.points))
+
+
+def draw_bars(axes: Axes, panel: Panel) -> None:
+    """Draw the bars of each case side by side: measured, then published."""
+    bars = list(_bars(panel))
+    for at, width, point, line, published in bars:
+        colour = line.style.colour
+        if published is not None:
+            _published_bar(axes, at, width, published, colour)
+        elif point.value is not None:
+            _measured_bar(axes, at, width, point.value, colour, MEASURED[point.kind])
+            _error_bar(axes, at, point, BACKGROUND, 3.0)  # visible also on a bar in the colour of INK
+            _error_bar(axes, at, point, INK)
+    measured = any(point.value is not None for point in panel.points)
+    _axis_marks(axes, ((at, point, line) for at, _, point, line, number in bars if number is None or not measured))
+
+
+def _measured_markers(
+    axes: Axes, at: Sequence[float], values: Sequence[float], style: LineStyle, inside: Inside
+) -> list[Line2D]:
+    return axes.plot(
+        at, values, linestyle="none", marker=style.marker, markersize=MARKER, markeredgewidth=1.4,
+        markeredgecolor=style.colour, markerfacecolor=style.colour if inside.half or inside.filled else BACKGROUND,
+        markerfacecoloralt=BACKGROUND, fillstyle="left" if inside.half else "full", zorder=5,
+    )  # fmt: skip
+
+
+def _measured_bar(axes: Axes, at: float, width: float, value: float, colour: str, inside: Inside) -> BarContainer:
+    face = BACKGROUND if inside.hatch or not inside.filled else colour
+    return axes.bar(
+        at, value, width, facecolor=face, hatch=inside.hatch, edgecolor=colour, linewidth=1.4, zorder=3
+    )  # fmt: skip
+
+
+def _published_marker(axes: Axes, at: float, point: PublishedPoint, style: LineStyle) -> tuple[Artist, ...]:
+    """Draw a marker in the shape of the line; outline and inside show the source of the number."""
+    how = HOW[point.how]
+    ring = axes.scatter(
+        [at], [point.value], s=PUBLISHED_MARKER**2, marker=style.marker,
+        facecolors=[(style.colour, TINT)] if how.tinted else "none", edgecolors=style.colour, linewidths=1.1,
+        linestyles=[outline(point)], zorder=2.5,
+    )  # fmt: skip
+    if not how.inner:
+        return (ring,)
+    inner = axes.plot(
+        [at], [point.value], linestyle="none", marker=how.inner, markersize=INNER_MARKER, color=style.colour,
+        markeredgewidth=1.0, zorder=2.6,
+    )  # fmt: skip
+    return (ring, *inner)
+
+
+def _published_bar(axes: Axes, at: float, width: float, point: PublishedPoint, colour: str) -> BarContainer:
+    """Draw an open or tinted bar; the hatch shows the source of the number."""
+    how = HOW[point.how]
+    return axes.bar(
+        at, point.value, width, facecolor=(colour, TINT) if how.tinted else "none", hatch=how.hatch,
+        edgecolor=colour, linewidth=1.1, linestyle=outline(point), zorder=2.5,
+    )  # fmt: skip
+
+
+def _error_bar(axes: Axes, at: float, point: CasePoint, colour: str, width: float = 1.1) -> ErrorbarContainer:
+    value = point.value or 0.0
+    ends = [[max(value - point.low, 0.0)], [max(point.high - value, 0.0)]]
+    return axes.errorbar(
+        [at], [value], yerr=ends, fmt="none", ecolor=colour, elinewidth=width, capthick=width, capsize=3, zorder=4
+    )
+
+
+def _axis_marks(axes: Axes, placed: Iterable[tuple[float, CasePoint, SeriesLine]]) -> None:
+    """Draw each mark once per position and line; marks at one position are stacked."""
+    marks = dict.fromkeys((at, mark, line.style.colour) for at, point, line in placed for mark in point.marks)
+    stacked: Counter[float] = Counter()
+    for at, mark, colour in marks:
+        _axis_mark(axes, at, _LOWEST + _ABOVE * stacked[at], mark, colour)
+        stacked[at] += 1
+
+
+def _axis_mark(axes: Axes, at: float, height: float, mark: AxisMark, colour: str) -> tuple[Artist, ...]:
+    transform = axes.get_xaxis_transform()
+    drawn = axes.plot(
+        [at], [height], linestyle="none", marker=mark.marker, markersize=AXIS_MARKER,
+        markerfacecolor=colour if mark.filled else BACKGROUND, markeredgecolor=colour,
+        markeredgewidth=0.9 if mark.filled else 1.1, alpha=1.0 if mark.marker == "X" else 0.65, transform=transform,
+        zorder=6, clip_on=False,
+    )  # fmt: skip
+    if not mark.ring:
+        return tuple(drawn)
+    ring = axes.scatter(
+        [at], [height], s=RING**2, facecolors=BACKGROUND, edgecolors=colour, linewidths=0.9,
+        linestyles=[mark.ring], transform=transform, zorder=5.9, clip_on=False,
+    )  # fmt: skip
+    return (ring, *drawn)
+
+
+def _bars(panel: Panel) -> Iterator[tuple[float, float, CasePoint, SeriesLine, PublishedPoint | None]]:
+    """Yield position and width of every bar. If nothing is measured, published bars are at their ticks."""
+    measured = any(point.value is not None for point in panel.points)
+    groups: dict[float, list[tuple[CasePoint, SeriesLine, PublishedPoint | None]]] = {}
+    for line in panel.lines:
+        for point in line.points:
+            group = groups.setdefault(point.at, [])
+            if measured or point.published is None:
+                group.append((point, line, None))
+            if point.published:
+                group.append((point, line, point.published))
+    width = min(_GROUP / max(map(len, groups.values())), _WIDEST)
+    for at, group in groups.items():
+        for i, (point, line, number) in enumerate(group):
+            yield at + width * (i - (len(group) - 1) / 2), width, point, line, number
+
+
+_MOST_COLUMNS, _LEGEND_SHARE = 4, 0.97
+"""Most columns of the legend, and the largest share of the picture's width that it takes."""
+
+
+def legend(figure: Figure, panels: Sequence[Panel], bars: bool, error_bars: str) -> None:
+    """Add the legend below the panels, with as many columns as fit."""
+    from matplotlib.figure import Figure
+    from matplotlib.legend_handler import HandlerTuple
+
+    own = Figure().subplots()  # with the artists that the legend copies
+    handles, labels = zip(*_entries(own, panels, bars, error_bars), strict=True)
+    for columns in range(min(_MOST_COLUMNS, len(labels)), 0, -1):
+        below = figure.legend(
+            handles, labels, loc="outside lower center", ncols=columns, frameon=False, labelspacing=0.6, fontsize=8,
+            handler_map={tuple: HandlerTuple(ndivide=1)},
+        )  # fmt: skip
+        if columns == 1 or below.get_window_extent().width <= _LEGEND_SHARE * figure.bbox.width:
+            return
+        below.remove()
+
+
+def _entries(own: Axes, panels: Sequence[Panel], bars: bool, error_bars: str) -> Iterator[tuple[Any, str]]:
+    """Yield the entries of the legend: lines, measured numbers, error bars, published numbers by source, and marks."""
+    lines = panels[0].lines
+    for line in lines if len(lines) > 1 else ():
+        style, dashes = line.style, line.style.dashes if line.joined else "none"
+        handle: Any = _measured_bar(own, 0, 1, 1, style.colour, MEASURED["measured"]) if bars else None
+        copied = own.plot([0], [0], dashes, color=style.colour, marker=style.marker, markersize=MARKER)
+        yield handle or tuple(copied), line.name
+    style = lines[0].style if len(lines) == 1 else LineStyle(INK, "o", "-")
+    points = [point for panel in panels for point in panel.points]
+    for label, inside in MEASURED.items():
+        if any(point.value is not None and point.kind == label for point in points):
+            handle = _measured_bar(own, 0, 1, 1, style.colour, inside) if bars else None
+            yield handle or tuple(_measured_markers(own, [0], [0], style, inside)), label
+    if error_bars:
+        yield _error_bar(own, 0, CasePoint(0, 0, -1, 1, None, ()), INK if bars else style.colour), error_bars
+    published = [point.published for point in points if point.published]
+    for how, confirmed in product(HOW, (True, False)):
+        number = next((point for point in published if point.how == how and point.confirmed == confirmed), None)
+        if number is not None:
+            handle = _published_bar(own, 0, 1, number, style.colour) if bars else None
+            label = f"published, {how}{'' if confirmed else ', unconfirmed'}"
+            yield handle or _published_marker(own, 0, number, style), label
+    present = {mark for point in points for mark in point.marks}
+    yield from ((_axis_mark(own, 0, 0, mark, INK), mark.label) for mark in AXIS_MARKS if mark in present)
 
 
 # ---- text above the panels ------------------------------------------------------------------------------------
@@ -290,11 +481,6 @@ _MARGIN, _LEFT = 0.06, 0.08
 """Distances of the text above the panels from each other and from the left, in inches."""
 
 
-def heading(entry: Entry) -> str:
-    """Return `SC21 Figure 13: Pipeline- against tensor-parallel size`."""
-    return f"{entry.source}: {entry.experiment.title}"
-
-
 def setup(entry: Entry, scale: str, cluster: str) -> list[str]:
     """Return `SC21 Figure 13, scale pair on h200: 3.4 billion parameters on 2 GPUs`, in two lines."""
     name, about = f"{entry.source}, scale {scale} on {cluster}", entry.experiment.about_scale(scale)
@@ -303,38 +489,25 @@ def setup(entry: Entry, scale: str, cluster: str) -> list[str]:
 
 def origins(entry: Entry, results: Sequence[Result], panels: Sequence[Panel]) -> str:
     """Return `published: A100; measured: H200` if the GPUs differ, and likewise the programs."""
+
+    def on(program: str | None, gpu: str | None) -> str:
+        return " on ".join(filter(None, (program, gpu)))
+
     points = [point.published for panel in panels for point in panel.points if point.published]
     is_measured = any(point.value is not None for panel in panels for point in panel.points)
     own = next((result.instead_of for result in results if result.instead_of), None)
     ran = results[0].case.program if own else None
     if not points:
         return f"measured with {ran} instead of {own}" if own and is_measured else ""
-    published_on = _gpus(entry, points) or _without_gpu(entry.experiment.device)
-    ran_on = results[0].gpu or _without_gpu(results[0].case.device)
-    if not is_measured:
-        return f"published: {_on(own, published_on)}" if own or published_on else ""
-    if not own and _is_same_gpu(published_on, ran_on):
-        return ""
-    return f"published: {_on(own, published_on or 'unknown GPU')}; measured: {_on(ran, ran_on or 'unknown GPU')}"
-
-
-def _without_gpu(device: str | None) -> str | None:
-    return "CPU cores" if device == "cpu" else None
-
-
-def _gpus(entry: Entry, points: Sequence[PublishedPoint]) -> str | None:
-    """Return the GPUs of the published numbers; without a GPU of its own, a number has the paper's."""
     machine = entry.paper.machine.gpu if entry.paper.machine else None
-    named = dict.fromkeys(point.gpu or machine for point in points)
-    return ", ".join(filter(None, named)) or None
-
-
-def _is_same_gpu(published: str | None, measured: str | None) -> bool:
-    return published is not None and measured is not None and (published in measured or measured in published)
-
-
-def _on(program: str | None, gpu: str | None) -> str:
-    return " on ".join(filter(None, (program, gpu)))
+    gpus = ", ".join(dict.fromkeys(gpu for point in points if (gpu := point.gpu or machine)))
+    published_on = gpus or ("CPU cores" if entry.experiment.device == "cpu" else "")
+    ran_on = results[0].gpu or ("CPU cores" if results[0].case.device == "cpu" else "")
+    if not is_measured:
+        return f"published: {on(own, published_on)}" if own or published_on else ""
+    if not own and published_on and ran_on and (published_on in ran_on or ran_on in published_on):
+        return ""
+    return f"published: {on(own, published_on or 'unknown GPU')}; measured: {on(ran, ran_on or 'unknown GPU')}"
 
 
 def write_above(figure: Figure, title: str, lines: Sequence[str], panel_inches: float) -> None:

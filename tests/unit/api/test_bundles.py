@@ -527,11 +527,11 @@ def test_a_reader_without_matplotlib_or_with_another_one_compares_all_but_the_pi
 
     forged = changed(files, tmp_path, replace(r"report\.html", b"<path d=", b"<path x='' d="))
     assert not forged.holds, "the same matplotlib draws the same picture"
-    monkeypatch.setattr("orchestrator.results.report.page.picture", lambda *_, **__: '<svg id="plot-1">other</svg>')
+    monkeypatch.setattr("orchestrator.results.report.picture", lambda *_, **__: '<svg id="plot-1">other</svg>')
     monkeypatch.setattr("orchestrator.results.bundle.verify.matplotlib_version", lambda: "0.1")
     other = api.verify_bundle(made)
     assert other.holds and "the picture is not compared, because matplotlib 3" in other.checks[-1].what
-    monkeypatch.setattr("orchestrator.results.report.page.picture", none)
+    monkeypatch.setattr("orchestrator.results.report.picture", none)
     monkeypatch.setattr("orchestrator.results.bundle.verify.matplotlib_version", lambda: None)
     without = api.verify_bundle(made)
     assert without.holds and "because matplotlib is not installed" in without.checks[-1].what

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(autouse=True)
 def drawn(monkeypatch: pytest.MonkeyPatch) -> None:
     """Drawing takes longest, and is tested for itself."""
-    monkeypatch.setattr("orchestrator.results.report.page.picture", lambda *_, prefix, **__: f'<svg id="{prefix}"/>')
+    monkeypatch.setattr("orchestrator.results.report.picture", lambda *_, prefix, **__: f'<svg id="{prefix}"/>')
 
 
 @pytest.fixture

@@ -26,8 +26,8 @@ from orchestrator.ledger.attempts import job_history, job_rows
 from orchestrator.ledger.database import Ledger, now
 from orchestrator.ledger.submissions import interrupted_submissions
 from orchestrator.ledger.tables import OPEN, QUEUED, SUBMITTING, WAITING, Attempt
-from orchestrator.slurm.query import QueryAnswer
-from orchestrator.slurm.records import JobRecord, Source
+from orchestrator.slurm.command import QueryAnswer
+from orchestrator.slurm.notation import JobRecord, Source
 from tests.forked_repro import run_forked
 from tests.recorded_jobs import new_ledger, new_run, record_jobs
 from tests.stand_in_site import CHECKOUT, Site

@@ -157,7 +157,7 @@ def test_the_limit_of_an_array_is_read_from_the_settings(tmp_path: Path, monkeyp
 
 def test_asking_the_scheduler_does_not_load_heavy_libraries() -> None:
     code = (
-        "import sys, orchestrator.slurm.query, orchestrator.slurm.reasons\n"
+        "import sys, orchestrator.slurm.command, orchestrator.slurm.reasons\n"
         "print(*{'pydantic', 'sqlalchemy', 'submitit', 'jinja2', 'typer', 'rich', 'yaml', 'torch'} & set(sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -11,7 +11,7 @@ import pytest
 from orchestrator.errors import Problem, ReproError, Unreachable
 from orchestrator.slurm import command, query
 from orchestrator.slurm.command import AccountingUnreachable, CommandResult, NoAccounting, keeps_comments
-from orchestrator.slurm.records import ACCOUNTING_FIELDS, QUEUE_FIELDS, JobRecord
+from orchestrator.slurm.notation import ACCOUNTING_FIELDS, QUEUE_FIELDS, JobRecord
 from tests.unit.slurm.test_records import SUBMITTED, accounting_row, queue_row
 
 QUEUE_HEADER = "\x1f".join(["JOBID", *QUEUE_FIELDS[1:]]) + "\n"

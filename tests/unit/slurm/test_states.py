@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.slurm.records import Phase, base_state, may_run_again, meaning_of, phase_of
+from orchestrator.slurm.notation import Phase, base_state, may_run_again, meaning_of, phase_of
 
 PHASES = {
     Phase.WAITING: "PENDING CONFIGURING REQUEUED REQUEUE_HOLD REQUEUE_FED SPECIAL_EXIT RESV_DEL_HOLD "

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from orchestrator.programs import output
-from orchestrator.results.bundle.attempt_check import Derived, read_logs
 from orchestrator.results.bundle.extract import (
     TABLES,
     attempt_folders,
@@ -20,6 +19,7 @@ from orchestrator.results.bundle.extract import (
     line_of,
     read_extract,
 )
+from orchestrator.results.bundle.verify import Derived, read_logs
 from orchestrator.results.bundle.write import Contents, add_attempts
 from tests.described_jobs import Described, record_described
 from tests.unit.programs.programs import SWEEP, SWEEP_OUTPUT

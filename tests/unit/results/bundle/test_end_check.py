@@ -11,7 +11,7 @@ import pytest
 
 from orchestrator.ledger.attempts import job_rows
 from orchestrator.ledger.rows import JobRow
-from orchestrator.results.bundle.attempt_check import end_differences
+from orchestrator.results.bundle.verify import end_differences
 from tests.recorded_jobs import new_ledger, record_jobs
 
 AT = datetime(2026, 1, 1)

@@ -159,5 +159,5 @@ def test_a_cell_of_latex_has_no_sign_that_tex_obeys_and_reads_as_it_was(text: st
 
 
 def test_a_row_that_begins_like_an_argument_does_not_end_up_in_the_row_before() -> None:
-    text = as_latex(FigureTable("c", ("case", "x"), (("[2pt]", "*"), ("*", "1")), 1, "l"))
+    text = as_latex(FigureTable("c", ("case", "x"), (("[2pt]", "*"), ("*", "1")), "l"))
     assert not re.search(r"(?:\\\\|rule)\s*[\[*]", text)

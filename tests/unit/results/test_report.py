@@ -27,8 +27,18 @@ from orchestrator.paths import Folders
 from orchestrator.results.cases import CaseMetric
 from orchestrator.results.outcome import FigureOutcome, judge_stored
 from orchestrator.results.plot.panels import SERIES, SERIES_ON_DARK
-from orchestrator.results.report.cases import Counts, shown_hours, shown_number, with_spread
-from orchestrator.results.report.page import Page, page_of, rendered, report, require_folder, write_report
+from orchestrator.results.report import (
+    Counts,
+    Page,
+    page_of,
+    rendered,
+    report,
+    require_folder,
+    shown_hours,
+    shown_number,
+    with_spread,
+    write_report,
+)
 from orchestrator.text import with_symbols
 from tests.examples import examples
 from tests.recorded_jobs import (
@@ -75,7 +85,7 @@ class Read(HTMLParser):
 @pytest.fixture(autouse=True)
 def drawn(monkeypatch: pytest.MonkeyPatch) -> None:
     """Drawing takes longest, and is tested for itself."""
-    monkeypatch.setattr("orchestrator.results.report.page.picture", lambda *_, prefix, **__: f'<svg id="{prefix}"/>')
+    monkeypatch.setattr("orchestrator.results.report.picture", lambda *_, prefix, **__: f'<svg id="{prefix}"/>')
 
 
 @pytest.fixture
@@ -287,7 +297,7 @@ def test_without_matplotlib_everything_else_is_there(ledger: Ledger, monkeypatch
     def none(*_: Any, **__: Any) -> str:
         raise ReproError(Problem("drawing needs matplotlib", hint="pip install '.[plot]'"))
 
-    monkeypatch.setattr("orchestrator.results.report.page.picture", none)
+    monkeypatch.setattr("orchestrator.results.report.picture", none)
     page = read(ledger, record_figure(ledger, figure_13(), "paper", as_the_plot_says))
     assert "No picture: drawing needs matplotlib. Hint: pip install '.[plot]'" in page.text
     assert page.count("tr") > 10

@@ -1,1 +1,0 @@
-"""Report of results as one HTML page."""
