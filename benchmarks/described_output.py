@@ -21,7 +21,7 @@ from pathlib import Path
 
 import yaml
 
-from orchestrator.api.outputs import lines_of
+from orchestrator.api.plans import lines_of
 from orchestrator.programs.judge import judge_output
 from orchestrator.programs.program import ProgramFields
 

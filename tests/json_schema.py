@@ -1,5 +1,5 @@
 """JSON Schema of the documents that commands print with --json, generated from the rows that
-`orchestrator/cli/documents.py` names.
+`orchestrator/cli/output.py` names.
 
 python -m tests.json_schema    # writes docs/reference/json.schema.json
 """
@@ -16,8 +16,8 @@ import jsonschema
 from pydantic import TypeAdapter
 
 from orchestrator import api
-from orchestrator.cli.documents import DOCUMENTS as OF_CORE
-from orchestrator.cli.documents import VERSION
+from orchestrator.cli.output import DOCUMENTS as OF_CORE
+from orchestrator.cli.output import VERSION
 from orchestrator.fields import Column, TableRow, columns_of
 from orchestrator.megatron.search import api as search_api
 from orchestrator.megatron.search import command as search_command
