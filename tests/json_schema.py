@@ -1,5 +1,5 @@
 """JSON Schema of the documents that commands print with --json, generated from the rows that
-`orchestrator/cli/documents.py` names.
+`orchestrator/cli/output.py` names.
 
 python -m tests.json_schema    # writes docs/reference/json.schema.json
 """

@@ -10,11 +10,10 @@ import importlib
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, TypedDict
 
-from orchestrator.errors import Problem, ReproError
+from orchestrator.errors import Problem, require_none
 
 if TYPE_CHECKING:
     from orchestrator.api.catalog import *
-    from orchestrator.api.configuration import *
     from orchestrator.api.figures import *
     from orchestrator.api.jobs import *
     from orchestrator.api.plans import *
@@ -62,7 +61,6 @@ _NAMES = {
         "ExperimentCases ExperimentList ListedExperiment ShownCase ShownExperiment ShownPaper "
         "StatedClaim experiments is_paper show shown_experiment"
     ),
-    "api.configuration": "ConfigRow config_rows default_cluster",
     "api.figures": (
         "Bundle Collected JudgedClaims Plotted PublishedComparison Report RunComparison UnprovenBundle bundle "
         "bundle_file claims collect compare compare_runs outcomes plot plot_all report require_bundle_name "
@@ -71,15 +69,16 @@ _NAMES = {
     "api.jobs": (
         "JobAttempt JobHistory JobLog Status history job_ids job_states logs query relations status submitted_programs"
     ),
-    "api.outputs": "CheckedOutput OutputNumber check_output",
-    "api.plans": "PlannedRun plan plan_run plan_runs require_submittable",
-    "api.runs": "Retried RetriedGroup RetriedJob Waited canary_of cancel cancel_jobs cancellable_jobs retry wait",
-    "api.session": "DEFAULT SILENT Reporter Session Silent",
+    "api.plans": ("CheckedOutput OutputNumber PlannedRun check_output plan plan_run plan_runs require_submittable"),
+    "api.runs": (
+        "Adopted CaseScript Rendered Retried RetriedGroup RetriedJob Submission SubmitOptions Waited adopt canary_of "
+        "cancel cancel_jobs cancellable_jobs render retry submit submit_all supervise wait"
+    ),
+    "api.session": "DEFAULT SILENT Reporter Session Silent default_cluster",
     "api.sites": (
-        "DenyList Fetch FetchedFile FetchedSetting NeedRow ProgramNeeds ProgramRow allow_nodes "
+        "ConfigRow DenyList Fetch FetchedFile FetchedSetting NeedRow ProgramNeeds ProgramRow allow_nodes config_rows "
         "deny_nodes list_denied_nodes plan_fetch show_program program_needs"
     ),
-    "api.submissions": "Adopted CaseScript Rendered Submission SubmitOptions adopt render submit submit_all supervise",
     "catalog.case": "Case shown_value",
     "catalog.expand": "expand",
     "catalog.experiment": "Difference PublishedPoint scale_names",
@@ -181,12 +180,9 @@ def require_text(words: Iterable[str]) -> None:
     for word in words:
         if "\0" in word:
             problems.append(Problem("contains a NUL character", f"{word!r}:", "remove it"))
-        try:
-            word.encode()
-        except UnicodeEncodeError:
+        if word.encode(errors="ignore").decode() != word:
             problems.append(Problem("is not UTF-8 text", f"{word!r}:", "use UTF-8 characters"))
-    if problems:
-        raise ReproError(*problems)
+    require_none(problems)
 
 
 _MODULES = {name: f"orchestrator.{module}" for module, names in _NAMES.items() for name in names.split()}

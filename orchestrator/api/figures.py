@@ -13,7 +13,7 @@ from orchestrator.api import DEFAULT, FigureFilter, JobFilter, Session
 from orchestrator.api.jobs import job_filter, name_list, update, updated_ledger
 from orchestrator.catalog.case import parse_where
 from orchestrator.catalog.library import experiments_meant, find_experiment, full_name, papers
-from orchestrator.errors import EXIT_FAILED, Problem, ReproError, for_each
+from orchestrator.errors import EXIT_FAILED, Problem, ReproError, added_to, for_each
 from orchestrator.fields import Column
 from orchestrator.files import names_folder, require_place, written_whole
 from orchestrator.job_spec import Value, shown_changes
@@ -21,6 +21,7 @@ from orchestrator.ledger.attempts import changed_arguments, job_rows, job_summar
 from orchestrator.ledger.database import Ledger, now
 from orchestrator.ledger.measurements import metrics_of, rows_of_output
 from orchestrator.ledger.rows import JobRow, JobSummary
+from orchestrator.paths import short_name
 from orchestrator.programs.command import parse_changes
 from orchestrator.results.bundle.verify import Verified, verify
 from orchestrator.results.bundle.write import Bundled, bundle_name, write_bundle
@@ -326,10 +327,8 @@ def claims(
         raise ReproError(Problem("no such jobs were submitted", hint="repro status shows the jobs"))
     claims = JudgedClaims([], [])
     for name in names:
-        try:
+        with added_to(claims.problems):  # the claims of the others are judged all the same
             claims.outcomes.append(judged(ledger, session, name, **selection))
-        except ReproError as error:  # the claims of the others are judged all the same
-            claims.problems.extend(error.problems)
     return claims
 
 
@@ -410,8 +409,8 @@ def plot(
     if not is_folder:
         require_plot_file(place)
     figure = note_program(session, judged(updated_ledger(session), session, experiment, **selection))
-    if not _is_measured(figure, where):
-        raise ReproError(_no_verified_case(figure))
+    if problem := _unverified(figure, where):
+        raise ReproError(problem)
     (plotted,) = _drawn([figure], where, place, is_folder, selection.get("attempt"))
     return plotted
 
@@ -436,21 +435,19 @@ def plot_all(
         raise ReproError(Problem("no such folder", f"{place}:", f"several pictures need a folder: -o {place}/"))
     meant = experiments_meant(session.folders, name_list(names))
     figures = outcomes(names, session=session, **selection)
-    unverified = [figure for figure in figures if not _is_measured(figure, where)]
-    problems = {figure.entry.name: _no_verified_case(figure) for figure in unverified}
+    problems = {figure.entry.name: problem for figure in figures if (problem := _unverified(figure, where))}
     named = [problem for name, problem in problems.items() if meant[name]]
     if named or len(problems) == len(figures):
         raise ReproError(*(named or problems.values()))
-    session.note(f"{figure.entry.short_name} is left out: no verified case" for figure in unverified)
+    session.note(f"{short_name(name)} is left out: no verified case" for name in problems)
     verified = [figure for figure in figures if figure.entry.name not in problems]
     return _drawn(verified, where, place, True, selection.get("attempt"))
 
 
-def _is_measured(figure: FigureOutcome, where: str | None) -> bool:
-    return any(result.is_measured for result in figure.having(where))
-
-
-def _no_verified_case(figure: FigureOutcome) -> Problem:
+def _unverified(figure: FigureOutcome, where: str | None) -> Problem | None:
+    """Return the problem of a figure without a verified case."""
+    if any(result.is_measured for result in figure.having(where)):
+        return None
     name = figure.entry.short_name
     return Problem(f"{name} at scale {figure.scale}: no verified case", hint=f"repro status {name}")
 

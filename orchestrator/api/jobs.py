@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from orchestrator.api import DEFAULT, Session, StateFilter
-from orchestrator.errors import Problem, ReproError, did_you_mean, names_hint
+from orchestrator.errors import Problem, ReproError, did_you_mean, names_hint, require_none
 from orchestrator.fields import Field, row_of, rows_of
 from orchestrator.files import open_job_file
 from orchestrator.job_spec import JobSpec, Value
@@ -29,11 +29,11 @@ from orchestrator.ledger.attempts import (
     program_names,
     result_rows,
 )
-from orchestrator.ledger.database import Ledger, ledger_url, now, open_ledger
+from orchestrator.ledger.database import Ledger, now
 from orchestrator.ledger.measurements import MeasuredMetric
 from orchestrator.ledger.rows import JobRow, JobSummary
 from orchestrator.ledger.tables import FAILED, LOST, MEASURED, OPEN, QUEUED, SUBMITTING
-from orchestrator.paths import Folders, find_folders
+from orchestrator.paths import Folders
 from orchestrator.reading.job_status import (
     ExperimentStatus,
     JobStatus,
@@ -145,18 +145,14 @@ def job_states() -> list[str]:
 
 def _states(text: str | None) -> set[str]:
     """Return the states and verdicts of a list such as `running,timeout`, in capitals; ReproError if one is unknown."""
-    if text is None:
-        return set()
+    names = [] if text is None else [name.strip() for name in text.split(",")]
     known = job_states()
-    names = [name.strip() for name in text.split(",")]
     hint = "a state of Slurm (PENDING, RUNNING, TIMEOUT, ...), QUEUED, verified, partial or failed"
-    problems = [
+    require_none(
         Problem(f"--state {name}: no such state", hint=did_you_mean(name.upper(), known) or hint)
         for name in names
         if name.upper() not in known
-    ]
-    if problems:
-        raise ReproError(*problems)
+    )
     return {name.upper() for name in names}
 
 
@@ -331,20 +327,15 @@ def _notes(ledger: Ledger, result: RefreshResult) -> list[str]:
     return notes
 
 
-def _ledger_for_completion() -> Ledger | None:
-    home = find_folders().home
-    return open_ledger(ledger_url(DEFAULT.given_ledger, home), create=False, home=home)
-
-
 def job_ids() -> list[str]:
     """Return the ids of all jobs, for completion."""
-    ledger = _ledger_for_completion()
+    ledger = DEFAULT.existing_ledger()
     return [row.job_id for row in job_summaries(ledger)] if ledger else []
 
 
 def submitted_programs() -> list[str]:
     """Return the names of the programs that jobs ran, for completion."""
-    ledger = _ledger_for_completion()
+    ledger = DEFAULT.existing_ledger()
     return program_names(ledger) if ledger else []
 
 
@@ -424,27 +415,26 @@ def _pieces(
         for block in file_blocks(batch) if batch is not None else ():
             is_empty = False
             yield block
-        if is_empty:
-            _report_empty(session, row, log.folder)
-        return
-    end = lines.end()
-    yield end
-    if is_empty and not end:
-        _report_no_lines(session, row, lines)
+    else:
+        end = lines.end()
+        is_empty = is_empty and not end
+        yield end
+    if is_empty:
+        _report_empty(session, row, log.folder, lines)
 
 
-def _report_no_lines(session: Session, row: JobRow, lines: RankLines) -> None:
-    """Report that a log has no lines of a rank; ReproError if it has no labels."""
-    if not lines.labels_seen:
-        what = f"{row.job_id} ({row.label}): no line of its log has the label of a rank"
+def _report_empty(session: Session, row: JobRow, folder: Path, lines: RankLines | None) -> None:
+    """Report that there is no output, or no line of a rank; ReproError if a log has no labels of ranks."""
+    report, job = session.reporter.message, f"{row.job_id} ({row.label})"
+    if lines is None:
+        report(f"{job} has no output yet; its state is {row.state}")
+        for log in sorted(folder.parent.glob("warm-up-*/log.txt")):
+            report(f"it waits for the kernels that another job compiles: {log}")
+    elif lines.labels_seen:
+        report(f"rank {lines.rank} of {job} has no labelled lines yet")
+    else:
+        what = f"{job}: no line of its log has the label of a rank"
         raise ReproError(Problem(what, hint=f"repro logs {row.job_id} prints all lines"))
-    session.reporter.message(f"rank {lines.rank} of {row.job_id} ({row.label}) has no labelled lines yet")
-
-
-def _report_empty(session: Session, row: JobRow, folder: Path) -> None:
-    session.reporter.message(f"{row.job_id} ({row.label}) has no output yet; its state is {row.state}")
-    for log in sorted(folder.parent.glob("warm-up-*/log.txt")):
-        session.reporter.message(f"it waits for the kernels that another job compiles: {log}")
 
 
 def _attempt_folder(ledger: Ledger, row: JobRow, number: int) -> Path:

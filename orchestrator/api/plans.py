@@ -1,15 +1,17 @@
 """Plans: the chosen cases of experiments, what each case costs, and its program. Needs no ledger and no scheduler.
 
-`plan` shows the cases of `_planned`, and `submit` and `render` bind the same cases to their programs.
+`plan` shows the cases of `_planned`, and `submit` and `render` bind the same cases to their programs. `check_output`
+reads an output of a described program before there is a job.
 """
 
 from __future__ import annotations
 
 import contextlib
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 from orchestrator.api import DEFAULT, CaseOptions, Session
 from orchestrator.api.catalog import require_experiment
@@ -23,10 +25,12 @@ from orchestrator.catalog.case import (
     with_changes,
 )
 from orchestrator.catalog.expand import expand, reference_notes
-from orchestrator.catalog.library import Entry, find_entries, replaced
+from orchestrator.catalog.experiment import PAPER, scale_names
+from orchestrator.catalog.library import Entry, absolute_path, find_entries, replaced
 from orchestrator.clusters.resolve import Cluster, find_cluster, layer_notes
 from orchestrator.config.yaml import shown
-from orchestrator.errors import Problem, ReproError, added_to, for_each
+from orchestrator.errors import Problem, ReproError, added_to, for_each, require_none
+from orchestrator.fields import Field
 from orchestrator.job_spec import Value, shown_changes
 from orchestrator.paths import Folders, find_folders
 from orchestrator.planning.batch_plan import BatchPlan, ChosenCases, PlannedCase, plan_batch
@@ -35,6 +39,8 @@ from orchestrator.planning.plan import Plan, bind, repeated, require_jobs
 from orchestrator.planning.run_settings import RunSettings, read_settings
 from orchestrator.planning.target import Target, cases_at, replace_program, scale_notes
 from orchestrator.programs.command import parse_changes
+from orchestrator.programs.described import JudgedOutput, judge_output
+from orchestrator.programs.output import LONGEST_LINE, OutputValue, Scalar, key_text
 from orchestrator.programs.registry import find_program
 from orchestrator.text import counted
 
@@ -42,18 +48,13 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 
-@dataclass(frozen=True, slots=True)
-class _Choice:
-    """Selection by the options of a command. `wanted` are the axis values of `--where`, `changes` those of `--arg`."""
+def _read(
+    folders: Folders, names: Sequence[str], cluster: str | None, options: CaseOptions
+) -> tuple[list[Entry], Cluster | None, Sequence[str], RunSettings]:
+    """Return the experiments, the cluster, the changes by `--arg`, and the settings.
 
-    entries: list[Entry]
-    cluster: Cluster | None
-    changes: Sequence[str]
-    settings: RunSettings
-
-
-def _choice(folders: Folders, names: Sequence[str], cluster: str | None, options: CaseOptions) -> _Choice:
-    """Read the files. ReproError has every problem of files and options; an unknown option is a TypeError."""
+    ReproError has every problem of files and options; an unknown option is a TypeError.
+    """
     if unknown := sorted(options.keys() - CaseOptions.__annotations__.keys()):
         raise TypeError(f"unknown keyword: {', '.join(unknown)}")
     program = options.get("program")
@@ -63,7 +64,13 @@ def _choice(folders: Folders, names: Sequence[str], cluster: str | None, options
     changes: Sequence[str] = ()
     settings = RunSettings()
     with added_to(problems):
-        settings = _settings(options, cluster)
+        settings = read_settings(options.get("settings") or ())
+        for name in ("time-budget", "cost-budget"):
+            if settings.iterations is not None and options.get(name.replace("-", "_")) is not None:
+                raise ReproError(Problem(f"--set training.iterations and --{name} exclude each other", hint="give one"))
+        if settings.of_profile and cluster is None:
+            what = f"--set {settings.of_profile[0].text}: a field of a cluster profile, and no cluster is given"
+            raise ReproError(Problem(what, hint="add --cluster NAME"))
     for name in names:
         with added_to(problems):
             entries |= {entry.name: entry for entry in find_entries(folders, name)}
@@ -76,21 +83,8 @@ def _choice(folders: Folders, names: Sequence[str], cluster: str | None, options
     with added_to(problems):
         if program is not None:
             find_program(program)
-    if problems:
-        raise ReproError(*dict.fromkeys(problems))
-    return _Choice(list(entries.values()), profile, changes, settings)
-
-
-def _settings(options: CaseOptions, cluster: str | None) -> RunSettings:
-    """Read the settings of the command line. ReproError if one contradicts another option."""
-    settings = read_settings(options.get("settings") or ())
-    for name in ("time-budget", "cost-budget"):
-        if settings.iterations is not None and options.get(name.replace("-", "_")) is not None:
-            raise ReproError(Problem(f"--set training.iterations and --{name} exclude each other", hint="give one"))
-    if settings.of_profile and cluster is None:
-        what = f"--set {settings.of_profile[0].text}: a field of a cluster profile, and no cluster is given"
-        raise ReproError(Problem(what, hint="add --cluster NAME"))
-    return settings
+    require_none(dict.fromkeys(problems))
+    return list(entries.values()), profile, changes, settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,40 +106,46 @@ def _planned(names: Sequence[str] | str, cluster: str | None, options: CaseOptio
     """
     require_positive(repeat=repeat)
     names, folders = [names] if isinstance(names, str) else names, find_folders()
-    choice = _choice(folders, names, cluster, options)
-    chosen, left_out = _chosen(names, choice, options)
+    entries, profile, changes, settings = _read(folders, names, cluster, options)
+    chosen, left_out = _chosen(names, entries, profile, changes, settings, options)
     notes: list[str] = []
     for one in chosen:
         if replaced(folders, one.entry):
             notes.append(f"{one.entry.name} is {shown(one.entry.file)}, not the shipped file")
-        if choice.cluster is not None:
-            notes += scale_notes(one.entry, one.cases, choice.cluster, options.get("scale"))
+        if profile is not None:
+            notes += scale_notes(one.entry, one.cases, profile, options.get("scale"))
         notes += [*replacement_notes(one.cases), *reference_notes(one.entry, one.cases[0].scale)]
-        if choice.changes:
-            changes = shown_changes(choice.changes)
-            notes.append(f"{one.entry.short_name} with {changes}: other arguments than published")
-    if choice.cluster is not None:
-        notes += layer_notes(folders, choice.cluster)
+        if changes:
+            notes.append(f"{one.entry.short_name} with {shown_changes(changes)}: other arguments than published")
+    if profile is not None:
+        notes += layer_notes(folders, profile)
     batch = plan_batch(chosen, options.get("time_budget"), options.get("cost_budget"), repeat)
-    return _Planned(chosen, batch, choice.cluster, [*notes, *left_out], choice.settings)
+    return _Planned(chosen, batch, profile, [*notes, *left_out], settings)
 
 
-def _chosen(names: Sequence[str], choice: _Choice, options: CaseOptions) -> tuple[list[ChosenCases], list[str]]:
+def _chosen(
+    names: Sequence[str],
+    entries: Sequence[Entry],
+    cluster: Cluster | None,
+    changes: Sequence[str],
+    settings: RunSettings,
+    options: CaseOptions,
+) -> tuple[list[ChosenCases], list[str]]:
     """Return the chosen cases of each experiment, and a note for each experiment of a paper that has none."""
-    program, cluster = options.get("program"), choice.cluster
+    program = options.get("program")
     chosen: list[ChosenCases] = []
     of_programs: list[Case] = []
     problems: list[Problem] = []
     left_out: list[Problem] = []
     notes: list[str] = []
-    for entry in choice.entries:
+    for entry in entries:
         is_of_paper = entry.name.rpartition("/")[0] in names and not {entry.name, entry.short_name} & set(names)
         try:
             require_jobs(entry)
             wanted = _wanted(entry, options.get("where"))
             at_scale = cases_at(entry, cluster, options.get("scale"), program, wanted)
             at_scale = replace_program(at_scale, program)
-            selected = with_changes(_selected(entry, at_scale, wanted), choice.changes)
+            selected = with_changes(_selected(entry, at_scale, wanted), changes)
             target = Target.of_paper(entry) if cluster is None else Target.of_cluster(cluster)
         except ReproError as error:
             if is_of_paper:
@@ -153,10 +153,10 @@ def _chosen(names: Sequence[str], choice: _Choice, options: CaseOptions) -> tupl
             (left_out if is_of_paper else problems).extend(error.problems)
             continue
         of_programs += at_scale
-        chosen.append(ChosenCases(entry, tuple(choice.settings.applied(selected)), target))
+        chosen.append(ChosenCases(entry, tuple(settings.applied(selected)), target))
     if problems or not chosen:
         raise ReproError(*dict.fromkeys(problems or left_out))
-    require_changeable(of_programs, choice.changes)
+    require_changeable(of_programs, changes)
     return chosen, notes
 
 
@@ -264,13 +264,11 @@ def _runs(planned: _Planned, options: CaseOptions, repeat: int, max_parallel: in
 
 def require_positive(**numbers: int | None) -> None:
     """Raise ReproError for a number below 1."""
-    problems = [
+    require_none(
         Problem(f"--{name.replace('_', '-')} {number}: must be at least 1")
         for name, number in numbers.items()
         if number is not None and number < 1
-    ]
-    if problems:
-        raise ReproError(*problems)
+    )
 
 
 def require_submittable(planned: Sequence[PlannedRun], *, warm_up: bool = False) -> None:
@@ -339,3 +337,89 @@ def _require_gpu_facts(chosen: Sequence[ChosenCases], cluster: Cluster) -> None:
     if missing and not (cluster.machine is not None and cluster.machine.gpus == 0):
         hint = f"add hardware: {', '.join(f'{name}: ...' for name in missing)}"
         raise ReproError(Problem(f"{cluster.name} does not define {' and '.join(missing)} of its GPUs", hint=hint))
+
+
+@dataclass(frozen=True, slots=True)
+class OutputNumber:
+    """A number of an output."""
+
+    line: Annotated[int, Field("line of the output, from 1")]
+    at: Annotated[str | None, Field("row or iteration of the number; none for a number of the whole output")]
+    name: Annotated[str, Field("name of the number")]
+    value: Annotated[Scalar, Field("the number, or a text")]
+    unit: Annotated[str | None, Field("unit of a metric")]
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedOutput:
+    """Numbers of an output, judged as the output of a job of `case` that ended with exit code 0."""
+
+    file: Path
+    case: Case
+    numbers: tuple[OutputNumber, ...]
+    problems: tuple[Problem, ...]
+
+
+def check_output(
+    entry: Entry, log: str | None = None, scale: str | None = None, where: str | None = None
+) -> CheckedOutput | None:
+    """Read an output as that of a job of the experiment: of the first case at a scale, or of the first with `where`.
+
+    Without `log` it is the example of the experiment, of the first case at any scale that it verifies, else of the one
+    with the fewest problems; None if there is no example. ReproError if the experiment describes no program, or the
+    file cannot be read.
+    """
+    program = entry.described
+    if program is None:
+        if log is None:
+            return None
+        hint = "repro logs shows what was read of the log of a job"
+        raise ReproError(Problem(f"{entry.short_name} describes no program, so its output is not declared", hint=hint))
+    example = program.output.example
+    if log is None and example is None:
+        return None
+    file = absolute_path(log) if log is not None else entry.file.parent / str(example)
+    wanted = parse_where(where, entry.names.axes)
+    if log is not None:
+        cases = select(expand(entry, scale or PAPER), wanted)[:1]
+    else:
+        scales = scale_names(entry.experiment) if scale is None else [scale]
+        cases = select([case for name in scales for case in expand(entry, name)], wanted)
+    best: tuple[Case, JudgedOutput] | None = None
+    for case in cases:
+        try:
+            judged = judge_output(program, {"gpus": case.gpus, **case.settings}, lines_of(file))
+        except OSError as error:
+            at = entry.location("program", "output", "example") if log is None else f"{log}:"
+            raise ReproError(Problem(f"cannot be read ({error.strerror})", at, "correct the path")) from None
+        if best is None or len(judged.problems) < len(best[1].problems):
+            best = case, judged
+        if not judged.problems:
+            break
+    assert best is not None
+    case, judged = best
+    problems = tuple(Problem(problem.text, f"{file.name}:") for problem in judged.problems)
+    return CheckedOutput(file, case, tuple(_numbers(entry, judged)), problems)
+
+
+def lines_of(file: Path) -> Iterator[bytes]:
+    """Yield the lines of a file; the rest of a long line is left out."""
+    with file.open("rb") as opened:
+        while line := opened.readline(8 * LONGEST_LINE):
+            yield line
+            while line and not line.endswith(b"\n"):
+                line = opened.readline(8 * LONGEST_LINE)
+
+
+def _numbers(entry: Entry, judged: JudgedOutput) -> Iterator[OutputNumber]:
+    """Yield the numbers in the order of their lines."""
+    assert entry.described is not None
+    output, key = judged.output, entry.described.output.key
+    found: list[tuple[str | None, str, OutputValue]] = [(None, name, one) for name, one in output.values.items()]
+    for row, columns in output.rows.items():
+        found += [(key_text(key, row), name, one) for name, one in columns.items() if name not in key]
+    for number, metrics in output.iterations.items():
+        found += [(f"iteration {number}", name, one) for name, one in metrics.items()]
+    for at, name, one in sorted(found, key=lambda each: each[2].line):
+        metric = entry.metrics.get(name)
+        yield OutputNumber(one.line, at, name, one.value, (metric.unit or None) if metric is not None else None)

@@ -97,9 +97,9 @@ class Session:
             self._opened[str(url)] = ledger
         return ledger
 
-    def ledger(self) -> Ledger:
-        """Return the ledger, or raise ReproError if it does not exist."""
-        ledger = self.existing_ledger()
+    def ledger(self, *, create: bool = False) -> Ledger:
+        """Return the ledger; raise ReproError if it does not exist and is not created."""
+        ledger = self.existing_ledger(create=create)
         if ledger is None:
             raise ReproError(self.no_jobs())
         return ledger
@@ -107,7 +107,11 @@ class Session:
     def no_jobs(self) -> Problem:
         """Return the problem that the ledger has no jobs, with its file and how to use another one."""
         given, file = self.given_ledger, self.ledger_file
-        name = str(file or _masked(str(given)))
+        name = str(file)
+        if file is None:
+            from orchestrator.masking import masked  # not for `status`
+
+            name = masked(str(given))
         missing = ", which does not exist" if file is not None and not file.exists() else ""
         elsewhere = "correct the name (repro config show)" if given else "cd there or set REPRO_HOME"
         hint = f"if you submitted elsewhere, {elsewhere}; else: repro submit figure-13 --cluster local --wait"
@@ -119,10 +123,25 @@ class Session:
             self.reporter.message(f"note: {text}")
 
 
-def _masked(url: str) -> str:
-    from orchestrator.masking import masked  # not for `status`
-
-    return masked(url)
-
-
 DEFAULT = Session()
+
+
+def default_cluster() -> str | None:
+    """Return the default of `--cluster`; None if there is none. ReproError if the configured cluster does not exist."""
+    from orchestrator.clusters.resolve import profile_file  # loads YAML
+    from orchestrator.config.user import user_defaults
+    from orchestrator.config.yaml import shown
+
+    defaults = user_defaults()
+    if defaults.cluster is None:
+        return None
+    origin = defaults.origins["cluster"]
+    location = origin if ":" in origin else f"{origin}:"
+    try:
+        file = profile_file(find_folders(), defaults.cluster)
+    except ReproError as error:
+        raise ReproError(*(Problem(f"cluster: {p.what}", location, p.hint) for p in error.problems)) from None
+    if not file.is_file():
+        hint = "correct the path, or give the name of a cluster: repro clusters list"
+        raise ReproError(Problem(f"cluster: {shown(file)}: no such file", location, hint))
+    return defaults.cluster

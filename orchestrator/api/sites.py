@@ -1,4 +1,4 @@
-"""Needs of a site: code and data of programs and their fetch, and the deny list of nodes."""
+"""Needs of a site: code and data of programs, the deny list of nodes, and the settings of every command."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Annotated
 
 from orchestrator.api import DEFAULT, Session
+from orchestrator.api.session import default_cluster
 from orchestrator.catalog.library import published_code
 from orchestrator.clusters.program import (
     FetchRecord,
@@ -25,8 +26,9 @@ from orchestrator.clusters.program import (
 )
 from orchestrator.clusters.resolve import Cluster, find_cluster
 from orchestrator.config.model import read_model
-from orchestrator.config.yaml import Document, Location, YamlValue
-from orchestrator.errors import Problem, ReproError
+from orchestrator.config.user import user_defaults
+from orchestrator.config.yaml import Document, Location, YamlValue, shown
+from orchestrator.errors import Problem, ReproError, require_none
 from orchestrator.fields import Field, row_of
 from orchestrator.launch.denied_nodes import (
     DeniedNode,
@@ -37,8 +39,8 @@ from orchestrator.launch.denied_nodes import (
     known_nodes,
 )
 from orchestrator.launch.fetch import Fetched, Text, fetch_items, item_state, render_fetch, require_usable_text
-from orchestrator.masking import masked
-from orchestrator.paths import Folders
+from orchestrator.masking import masked, masked_address
+from orchestrator.paths import Folders, default_config_file, find_folders, user_config_file
 from orchestrator.programs.needs import fetch_command
 from orchestrator.programs.record import Program
 from orchestrator.programs.registry import find_program, program_name, programs
@@ -292,8 +294,7 @@ def _expanded(nodes: Sequence[str] | str) -> list[str]:
     """Return the names of all nodes, each once."""
     texts = [nodes] if isinstance(nodes, str) else nodes
     hint = f"names or sets of Slurm of at most {MOST_NODES} nodes: n7, n[1-4,7]"
-    if wrong := [Problem("not node names", f"{text}:", hint) for text in texts if not expand_node_names(text)]:
-        raise ReproError(*wrong)
+    require_none(Problem("not node names", f"{text}:", hint) for text in texts if not expand_node_names(text))
     return list(dict.fromkeys(name for text in texts for name in expand_node_names(text)))
 
 
@@ -310,5 +311,35 @@ def _require_known(names: Sequence[str], known: Collection[str], place: str) -> 
     """Raise ReproError with each name that the place does not have."""
     listed = ", ".join(sorted(known)[:_NAMES_SHOWN]) + (", ..." if len(known) > _NAMES_SHOWN else "")
     what, hint = f"{place} has no such node", f"there are: {listed}"
-    if unknown := [Problem(what, f"{name}:", hint) for name in names if name not in known]:
-        raise ReproError(*unknown)
+    require_none(Problem(what, f"{name}:", hint) for name in names if name not in known)
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigRow:
+    """A setting that applies to every command. `origin` is an option, a variable, `file:line:column` or a default."""
+
+    setting: str
+    value: str | tuple[str, ...] | None
+    origin: str
+
+
+def config_rows(database: str | None = None) -> list[ConfigRow]:
+    """Return the settings of every command, with secrets masked. ReproError has every problem of the configuration.
+
+    `database` is the value of the option.
+    """
+    folders, file, defaults = find_folders(), user_config_file(), user_defaults()
+    default_cluster()  # for its problems
+    ledger = database or defaults.database or str(folders.home / "results.db")
+    origins = {"cluster": "not set", "database": "default", "notify": "not set", **defaults.origins}
+    if database:
+        origins["database"] = "--database"
+    return [
+        ConfigRow("configuration", shown(file or default_config_file()), "file" if file else "no such file"),
+        ConfigRow("home", str(folders.home), folders.home_origin),
+        ConfigRow("cluster", defaults.cluster, origins["cluster"]),
+        ConfigRow("database", masked(ledger), origins["database"]),
+        ConfigRow(
+            "notify", tuple(masked_address(address.url) for address in defaults.notify) or None, origins["notify"]
+        ),
+    ]

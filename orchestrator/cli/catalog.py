@@ -5,20 +5,33 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from orchestrator import api
 from orchestrator.cli import completion
 from orchestrator.cli import options as option
-from orchestrator.cli.options import all_settings, argument, session_of
-from orchestrator.cli.output import WIDE_HINT, as_row, data, filled_columns, message, next_command, suggest, table
-from orchestrator.errors import EXIT_FAILED, Problem, ReproError
+from orchestrator.cli.options import argument, command_session, with_options
+from orchestrator.cli.output import (
+    as_row,
+    console,
+    data,
+    filled_columns,
+    message,
+    next_command,
+    put,
+    suggest,
+    table,
+)
+from orchestrator.errors import EXIT_FAILED, Problem, ReproError, require_none
 from orchestrator.fields import columns_of, main_names, row_of
 from orchestrator.files import written_files
 from orchestrator.paths import find_folders, short_name
 from orchestrator.text import counted
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 Names = Annotated[
     list[str],
@@ -45,19 +58,18 @@ app = typer.Typer(rich_markup_mode=None)
 
 
 @app.command("list")
-def list_experiments(context: typer.Context, wide: option.Wide = False) -> None:
+def list_experiments(wide: option.Wide = False) -> None:
     """List the experiments of all papers: sizes and progress."""
-    experiments = api.experiments(session_of(context))
-    context.obj.json.put(experiments=experiments.rows, clusters=experiments.clusters)
-    if not context.obj.is_json:
+    experiments = api.experiments(command_session())
+    put(experiments=experiments.rows, clusters=experiments.clusters)
+    if not console.is_json:
         columns = ["experiment", "paper", "cases", "gpus", "done", "scales", "title"]
-        table(list(map(_experiment_row, experiments.rows)), columns, wide=wide, important=_LISTED, hint=WIDE_HINT)
+        table(list(map(_experiment_row, experiments.rows)), columns, wide=wide, important=_LISTED)
         message(f"clusters: {', '.join(experiments.clusters)}")
         message("cases and gpus are of the published size; repro plan NAME predicts memory, time and cost")
         if experiments.rows:
             suggest("its cases, published numbers and claims", "show", "figure-13")
-    if experiments.problems:
-        raise ReproError(*experiments.problems)
+    require_none(experiments.problems)
 
 
 def _experiment_row(listed: api.ListedExperiment) -> dict[str, object]:
@@ -77,49 +89,32 @@ def _experiment_row(listed: api.ListedExperiment) -> dict[str, object]:
 
 
 @app.command()
+@with_options(option.CASES)
 def plan(
-    context: typer.Context,
     names: Names,
-    *,
     cluster: option.ClusterName = None,
-    scale: option.Scale = None,
-    where: option.Where = None,
-    program: option.ProgramName = None,
-    time_budget: option.TimeBudget = None,
-    cost_budget: option.CostBudget = None,
-    arg: option.AddedArguments = None,
-    no_arg: option.DroppedArguments = None,
-    settings: option.Settings = None,
-    example: option.Example = None,
-    partition: option.Partition = None,
-    qos: option.QosName = None,
-    reservation: option.Reservation = None,
-    nodelist: option.NodeList = None,
-    exclude: option.Exclude = None,
-    time: option.JobTime = None,
+    *,
     exact: Exact = False,
     solve_alpha: SolveAlpha = False,
     wide: option.Wide = False,
+    **options: Unpack[api.CaseOptions],
 ) -> None:
     """Check each case: is it valid, does it fit in memory, how long does it take and what does it cost."""
-    options = api.CaseOptions(scale=scale, where=where, program=program, arg=arg, no_arg=no_arg)
-    options |= {"time_budget": time_budget, "cost_budget": cost_budget, "example": example}
-    options["settings"] = all_settings(settings, partition, qos, reservation, nodelist, exclude, time)
-    report = api.plan(names, cluster, solve_alpha=solve_alpha, session=session_of(context), **options)
+    report = api.plan(names, cluster, solve_alpha=solve_alpha, session=command_session(), **options)
     if exact:
         count = counted(len(api.exact_jobs(report)), "job")
         message(f"building the model of {count}, up to about three seconds each")
         report = api.with_exact_memory(report)
-    _print_report(context, report, wide)
+    _print_report(report, wide)
     if report.refusals:
         raise typer.Exit(ReproError.exit_code)
     _suggest_next(names, cluster, options, report)
 
 
-def _print_report(context: typer.Context, report: api.BatchReport, wide: bool) -> None:
+def _print_report(report: api.BatchReport, wide: bool) -> None:
     """Print the cases, warnings, notes, refusals and totals."""
     rows, refused = list(report.rows.values()), report.refusals
-    context.obj.json.put(refused, cases=rows, totals=[report.totals], warnings=report.warnings, notes=report.notes)
+    put(refused, cases=rows, totals=[report.totals], warnings=report.warnings, notes=report.notes)
     if rows:
         hidden = {"time_limit_s", *rows[0].parts, *(["experiment"] if len(report.selections) == 1 else [])}
         shown = [
@@ -131,7 +126,7 @@ def _print_report(context: typer.Context, report: api.BatchReport, wide: bool) -
             for row in rows
         ]
         columns = [column for column in filled_columns(shown) if column not in hidden]
-        table(shown, columns, wide=wide, important=main_names(columns_of(api.PlanRow)), hint=WIDE_HINT)
+        table(shown, columns, wide=wide, important=main_names(columns_of(api.PlanRow)))
     for warning in report.warnings:
         message(f"warning: {warning}")
     for note in report.notes:
@@ -171,13 +166,9 @@ def _cautions(report: api.BatchReport) -> Iterator[str]:
         widths.setdefault(duration.about, []).append(duration.uncertainty)
     if widths:
         counts = [f" in {counted(len(of_basis), 'case')}" if len(widths) > 1 else "" for of_basis in widths.values()]
-        classes = [f"{_range(of_basis)} ({about})" for about, of_basis in widths.items()]
+        ranges = [sorted({f"{100 * min(each):.0f}", f"{100 * max(each):.0f}"}, key=float) for each in widths.values()]
+        classes = [f"±{' to '.join(ends)} % ({about})" for about, ends in zip(widths, ranges, strict=True)]
         yield f"time is a prediction: {', '.join(map(''.join, zip(classes, counts, strict=True)))}"
-
-
-def _range(widths: Sequence[float]) -> str:
-    least, most = f"{100 * min(widths):.0f}", f"{100 * max(widths):.0f}"
-    return f"±{least} %" if least == most else f"±{least} to {most} %"
 
 
 def _summary(report: api.BatchReport) -> str:
@@ -194,37 +185,20 @@ def _summary(report: api.BatchReport) -> str:
 
 
 @app.command()
+@with_options(option.CASES)
 def render(
-    context: typer.Context,
     experiment: option.ExperimentName,
-    *,
     cluster: option.OnCluster,
-    scale: option.Scale = None,
-    where: option.Where = None,
-    program: option.ProgramName = None,
-    time_budget: option.TimeBudget = None,
-    cost_budget: option.CostBudget = None,
-    arg: option.AddedArguments = None,
-    no_arg: option.DroppedArguments = None,
-    settings: option.Settings = None,
-    example: option.Example = None,
-    partition: option.Partition = None,
-    qos: option.QosName = None,
-    reservation: option.Reservation = None,
-    nodelist: option.NodeList = None,
-    exclude: option.Exclude = None,
-    time: option.JobTime = None,
+    *,
     output: OutputFolder = None,
     explain: Explain = False,
+    **options: Unpack[api.CaseOptions],
 ) -> None:
     """Print the batch script of each case; with -o, write the scripts and what they import, ready to submit."""
-    options = api.CaseOptions(scale=scale, where=where, program=program, arg=arg, no_arg=no_arg)
-    options |= {"time_budget": time_budget, "cost_budget": cost_budget, "example": example}
-    options["settings"] = all_settings(settings, partition, qos, reservation, nodelist, exclude, time)
-    rendered = api.render(experiment, cluster, output, explain=explain, session=session_of(context), **options)
+    rendered = api.render(experiment, cluster, output, explain=explain, session=command_session(), **options)
     profile, scripts = rendered.planned.cluster, rendered.scripts
-    if context.obj.is_json:
-        context.obj.json.put(scripts=scripts, lines=rendered.lines)
+    if console.is_json:
+        put(scripts=scripts, lines=rendered.lines)
         return
     if explain:
         _print_origins(rendered)
@@ -262,6 +236,9 @@ ExperimentOrPaper = Annotated[
     str,
     argument("EXPERIMENT|PAPER", "An experiment or a paper: figure-13, sc21.", completion.experiments_and_papers),
 ]
+ScaleOf = Annotated[
+    str, option.value_option("--scale", "SCALE", "paper is the published size; quad, cpu, ...", completion.scales)
+]
 ScriptNames = Annotated[
     bool, typer.Option("--script", help="Print the published script of each case, and how the case differs from it.")
 ]
@@ -288,9 +265,8 @@ _NOT_SETTINGS = (*("experiment", "scale", "published", "expected", "expected_con
 
 @app.command("show")
 def show_experiment(
-    context: typer.Context,
     experiment: ExperimentOrPaper,
-    scale: option.ScaleOf = "paper",
+    scale: ScaleOf = "paper",
     where: option.Where = None,
     script: ScriptNames = False,
     wide: option.Wide = False,
@@ -305,13 +281,13 @@ def show_experiment(
             raise ReproError(
                 Problem(f"{experiment}: a paper, which has no cases for --scale, --where and --script", hint=hint)
             )
-        _show_paper(context, experiment, api.find_entries(find_folders(), experiment), wide)
+        _show_paper(experiment, api.find_entries(find_folders(), experiment), wide)
         return
     shown = api.show(experiment, scale, where=where)
     entry = shown.entry
-    if context.obj.is_json:
+    if console.is_json:
         experiments = [api.shown_experiment(entry, shown.differences)]
-        context.obj.json.put(experiments=experiments, cases=shown.rows, claims=shown.claims)
+        put(experiments=experiments, cases=shown.rows, claims=shown.claims)
         return
     if script:
         _print_scripts(shown, where, wide)
@@ -325,7 +301,7 @@ def show_experiment(
         data("")
         columns = ["claim", "kind", "stated", "judged_at", "source", "says", "tolerance_because", "not_met_by_source"]
         rows = [as_row(claim) | {"judged_at": ", ".join(claim.judged_at)} for claim in claims]
-        table(rows, columns, wide=wide, hint=WIDE_HINT)
+        table(rows, columns, wide=wide)
     _print_caveats(shown)
     if entry.experiment.reference_only:
         suggest("the experiments that can be run", "list")
@@ -333,17 +309,17 @@ def show_experiment(
     _suggest_plan(entry, scale, where)
 
 
-def _show_paper(context: typer.Context, name: str, entries: Sequence[api.Entry], wide: bool) -> None:
+def _show_paper(name: str, entries: Sequence[api.Entry], wide: bool) -> None:
     paper = entries[0].paper
     experiments = [api.shown_experiment(entry, entry.experiment.differences) for entry in entries]
-    context.obj.json.put(papers=[row_of(api.ShownPaper, paper, paper=name)], experiments=experiments)
+    put(papers=[row_of(api.ShownPaper, paper, paper=name)], experiments=experiments)
     rows = [
         as_row(row) | {"experiment": short_name(row.experiment), "scales": ", ".join(row.scales)} for row in experiments
     ]
     message(f"{name}: {', '.join(filter(None, (paper.title, paper.venue)))}")
     if paper.hardware:
         message(f"measured on {paper.hardware}")
-    table(rows, ["experiment", "figure", "scales", "title"], wide=wide, hint=WIDE_HINT)
+    table(rows, ["experiment", "figure", "scales", "title"], wide=wide)
     for difference in paper.differences:
         message(_difference_text(difference))
     for part in paper.not_run:
@@ -359,7 +335,7 @@ def _show_paper(context: typer.Context, name: str, entries: Sequence[api.Entry],
 def _print_scripts(shown: api.ExperimentCases, where: str | None, wide: bool) -> None:
     """Print the published script of each case, and where the case differs from it."""
     rows = [{"case": case.name, "script": shown.script_of(case)} for case in shown.cases]
-    table(rows, ["case", "script"], wide=wide, hint=WIDE_HINT)
+    table(rows, ["case", "script"], wide=wide)
     cases: dict[str, list[str]] = {}
     for case in shown.cases:
         for difference in shown.differences_of(case):
@@ -398,10 +374,10 @@ def _print_cases(shown: api.ExperimentCases, wide: bool) -> None:
     filled = filled_columns(rows)
     if len(rows) == 1:
         fields = [{"field": column, "value": _shown(rows[0][column])} for column in filled]
-        table(fields, ["field", "value"], wide=wide, hint=WIDE_HINT)
+        table(fields, ["field", "value"], wide=wide)
         return
     shared = [name for name in filled if name != "case" and len({str(row.get(name)) for row in rows}) == 1]
-    table(rows, [name for name in filled if name not in shared], wide=wide, hint=WIDE_HINT)
+    table(rows, [name for name in filled if name not in shared], wide=wide)
     if shared:
         data(f"all cases: {', '.join(f'{name}={_shown(rows[0][name])}' for name in shared)}")
 
@@ -414,7 +390,7 @@ def _print_numbers_of_rows(shown: api.ExperimentCases, wide: bool) -> None:
     ]
     if rows:
         data("")
-        table(rows, list(dict.fromkeys(name for row in rows for name in row)), wide=wide, hint=WIDE_HINT)
+        table(rows, list(dict.fromkeys(name for row in rows for name in row)), wide=wide)
 
 
 def _shown(value: object) -> str:
@@ -453,11 +429,11 @@ def _print_caveats(shown: api.ExperimentCases) -> None:
 
 
 @experiments.command()
-def new(context: typer.Context, file: NewFile) -> None:
+def new(file: NewFile) -> None:
     """Write a commented experiment to start from, and paper.yaml beside it."""
     files = api.new_experiment(file)
-    if context.obj.is_json:
-        context.obj.json.put(files=written_files("experiment", *files))
+    if console.is_json:
+        put(files=written_files("experiment", *files))
         return
     for path in files:
         data(str(path))
@@ -466,7 +442,6 @@ def new(context: typer.Context, file: NewFile) -> None:
 
 @experiments.command()
 def check(
-    context: typer.Context,
     experiment: option.ExperimentName,
     log: OutputLog = None,
     scale: OutputScale = None,
@@ -480,15 +455,15 @@ def check(
     entry, scales = api.check_experiment(experiment)
     output = api.check_output(entry, log, scale, where)
     problems = output.problems if output is not None else ()
-    context.obj.json.put(problems, scales=scales, numbers=output.numbers if output is not None else ())
-    if not context.obj.is_json:
+    put(problems, scales=scales, numbers=output.numbers if output is not None else ())
+    if not console.is_json:
         table([as_row(scale) for scale in scales], ["scale", "cases"])
         message(f"{entry.name}: no problem found")
         if output is not None:
             _print_output(output)
     if problems:
         raise typer.Exit(EXIT_FAILED)
-    if context.obj.is_json:
+    if console.is_json:
         return
     machine = None if entry.paper.machine is not None else "local"
     suggest("memory, time and cost of each case", "plan", entry.argument, cluster=machine)

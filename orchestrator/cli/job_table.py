@@ -15,8 +15,8 @@ from orchestrator import api
 from orchestrator.cli.output import (
     MOST_LINES,
     WIDE_HINT,
-    Console,
     as_row,
+    console,
     data,
     message,
     only,
@@ -37,6 +37,8 @@ NEVER_STARTED = ("cancelled", "not-submitted", "refused", "stopped")
 """Failure classes of jobs that may have no log."""
 MOST_NAMED = 3
 """Running jobs that the progress of a waiting command names."""
+MOST_BARS = 4
+"""Running jobs with a bar on a terminal."""
 
 _FIRST_COLUMNS = ("job", "experiment", "scale", "cluster", "case", "state", "verdict", "failure", "iteration")
 _COLUMNS = (*_FIRST_COLUMNS, "program", "tflops_per_gpu", "metric", "left", "id", "why", "newer", "reused")
@@ -86,7 +88,7 @@ def print_jobs(jobs: Sequence[api.JobStatus], *, wide: bool = False) -> None:
     columns = (*_COLUMNS, *_WIDE_COLUMNS) if wide else _COLUMNS
     below = sys.stdout.isatty() and not wide
     shown = [column for column in columns if _is_shown(column, rows) and not (below and column == "why")]
-    table(rows, shown, wide=wide, important=_IMPORTANT, hint=WIDE_HINT)
+    table(rows, shown, wide=wide, important=_IMPORTANT)
     for job in [job for job in jobs if job.why] if below else ():
         print_beside(job.job, str(job.why), len(job.job))
 
@@ -189,7 +191,7 @@ def print_claims(outcome: api.FigureOutcome, with_numbers: bool = False) -> None
 def suggest_why(failed: api.JobRow | api.JobStatus) -> None:
     """Print the command that shows why a job failed: its log, that of its canary, or its events if it did not start."""
     job_id = failed.job if isinstance(failed, api.JobStatus) else failed.job_id
-    canary = api.canary_of(job_id, session=api.Session(Console.database)) if failed.failure == "stopped" else None
+    canary = api.canary_of(job_id, session=api.Session(console.database)) if failed.failure == "stopped" else None
     label = failed.label if canary is None else f"the canary of {failed.label}"
     command = "history" if (canary or failed).failure in NEVER_STARTED else "logs"
     suggest(f"why {label} failed", command, job_id if canary is None else canary.job_id)
@@ -246,19 +248,19 @@ def waiting(
     from orchestrator.cli.notify import message_of_error  # masks secrets: not for `status`
 
     try:
-        with message_of_error(addresses, context.command_path), _progress(context.obj):
+        with message_of_error(addresses, context.command_path), _progress():
             yield
     except KeyboardInterrupt:
         if selection is not None:
             message("no longer waiting; the jobs continue")
-            names = names or sorted({short_name(job.experiment) for job in context.obj.waiting_for})
+            names = names or sorted({short_name(job.experiment) for job in console.waiting_for})
             purpose = f"or: {repro_command('cancel', *names, **selection)}" if names else "their states"
             suggest(purpose, "status", *only(names), **selection, watch=True)
         raise
 
 
 @contextmanager
-def _progress(console: Console) -> Iterator[None]:
+def _progress() -> Iterator[None]:
     """Show the progress of jobs: bars on a terminal, elsewhere a line for each change."""
     last = ""
 
@@ -280,45 +282,34 @@ def _progress(console: Console) -> Iterator[None]:
 
 
 def _progress_line(jobs: Sequence[api.JobRow]) -> str:
-    running = [job for job in jobs if job.phase == api.RUNNING]
+    ended, running = _ended_and_running(jobs)
     named = [_running_text(job) for job in running[:MOST_NAMED]]
     more = [f"and {len(running) - MOST_NAMED} more"] if len(running) > MOST_NAMED else []
-    return "; ".join(filter(None, [f"{_ended(jobs)}/{len(jobs)} cases ended", ", ".join([*named, *more])]))
+    return "; ".join(filter(None, [f"{ended}/{len(jobs)} cases ended", ", ".join([*named, *more])]))
 
 
 def _progress_bars(jobs: Sequence[api.JobRow]) -> list[str]:
-    running = [job for job in jobs if job.phase == api.RUNNING]
-    lines = [_progress_bar(f"jobs, {len(running)} running", _ended(jobs), len(jobs))]
-    return lines + [_job_bar(job) for job in running][:4]
+    ended, running = _ended_and_running(jobs)
+    first = _progress_bar(f"jobs, {len(running)} running", ended, len(jobs))
+    return [first, *(_running_text(job, with_bar=True) for job in running[:MOST_BARS])]
 
 
 def _progress_bar(name: str, done: int, total: int) -> str:
     return f"{_bar(done, total, 4 * BAR_WIDTH)} {done}/{total} {name}"
 
 
-def _job_bar(job: api.JobRow) -> str:
-    """Return the bar of a running job; a line without a bar if its program prints no iterations."""
-    iteration = _iteration(job)
-    if iteration is None or not job.iterations:
-        return _running_text(job)
-    return _progress_bar(f"{job.label} iteration", iteration, job.iterations)
+def _ended_and_running(jobs: Sequence[api.JobRow]) -> tuple[int, list[api.JobRow]]:
+    return sum(job.phase not in api.OPEN for job in jobs), [job for job in jobs if job.phase == api.RUNNING]
 
 
-def _running_text(job: api.JobRow) -> str:
-    """Return `pp=2,gbs=16 iteration 3/8`, or `gpus=4 running` if its program prints no iterations."""
-    iteration = _iteration(job)
+def _running_text(job: api.JobRow, *, with_bar: bool = False) -> str:
+    """Return `pp=2,gbs=16 iteration 3/8`, or its bar; `gpus=4 running` if its program prints no iterations."""
+    iteration = None
+    if api.prints_iterations(job):
+        progress, _ = api.running_progress(job, job.spec)
+        iteration = progress.iteration if progress else job.iteration or (0 if job.iterations else None)
     if iteration is None:
         return f"{job.label} running"
+    if with_bar and job.iterations:
+        return _progress_bar(f"{job.label} iteration", iteration, job.iterations)
     return f"{job.label} iteration {api.iteration_text(iteration, job.iterations)}"
-
-
-def _iteration(job: api.JobRow) -> int | None:
-    """Return the iteration in the end of a running job's log; None if its program prints no iterations."""
-    if not api.prints_iterations(job):
-        return None
-    progress, _ = api.running_progress(job, job.spec)
-    return progress.iteration if progress else job.iteration or (0 if job.iterations else None)
-
-
-def _ended(jobs: Sequence[api.JobRow]) -> int:
-    return sum(job.phase not in api.OPEN for job in jobs)

@@ -17,7 +17,7 @@ from typer.main import get_command, get_group
 
 from orchestrator import __version__, api
 from orchestrator.cli import completion
-from orchestrator.cli.output import DOCUMENTS, OF_LEDGER, Console, data, message
+from orchestrator.cli.output import DOCUMENTS, OF_LEDGER, console, data, message
 from orchestrator.cli.plug_ins import GROUP, added_commands
 from orchestrator.errors import EXIT_FAILED, EXIT_OK, EXIT_USER_ERROR, Problem, ReproError
 from orchestrator.programs.plug_ins import with_taken_names
@@ -33,7 +33,7 @@ PANELS = {
         "sql": ("cli.records", "Query the ledger, the database of all jobs, read-only."),
     },
     "Run jobs": {
-        "submit": ("cli.submission", "Submit the cases that are not verified, partial or open."),
+        "submit": ("cli.run", "Submit the cases that are not verified, partial or open."),
         "render": ("cli.catalog", "Print the batch script of each case."),
         "adopt": ("cli.run", "Record jobs whose scripts were submitted by hand."),
         "wait": ("cli.run", "Wait until jobs have ended."),
@@ -42,7 +42,7 @@ PANELS = {
     },
     "Judge results": {
         "collect": ("cli.results", "Print and export the measured numbers of each case."),
-        "compare": ("cli.compare", "Compare with published numbers, or two sets of runs."),
+        "compare": ("cli.results", "Compare with published numbers, or two sets of runs."),
         "claims": ("cli.results", "Judge the claims: each holds, fails, or is not judged."),
         "plot": ("cli.results", "Draw the figure on the paper's axes."),
     },
@@ -235,13 +235,12 @@ def _complete(command: Any, name: str) -> None:
 
 
 def _use_json(context: Any, _: object, value: bool) -> None:
-    if value and context.obj is not None:
-        context.obj.print_document(context.command_path.removeprefix("repro "))
+    if value:
+        console.json.command = context.command_path.removeprefix("repro ")
 
 
-def _use_database(context: Any, _: object, value: str | None) -> None:
-    if context.obj is not None:
-        Console.database = value
+def _use_database(_context: object, _: object, value: str | None) -> None:
+    console.database = value
 
 
 UsageError = cast(type[typer.BadParameter], typer.BadParameter.__base__)
@@ -284,10 +283,10 @@ def main() -> None:
 
 def run(argv: Sequence[str]) -> int:
     """Run a command line, print its errors, and return the exit code."""
-    console = Console()
+    console.start()
     problems: list[Problem] = []
     try:
-        code = _run(argv, console, problems)
+        code = _run(argv, problems)
         if code == EXIT_CLOSED_PIPE:
             raise BrokenPipeError
         if console.json.command is not None:
@@ -305,13 +304,13 @@ def run(argv: Sequence[str]) -> int:
     return code
 
 
-def _run(argv: Sequence[str], console: Console, problems: list[Problem]) -> int:
+def _run(argv: Sequence[str], problems: list[Problem]) -> int:
     """Run the command, print its errors and add them to `problems`; return the exit code."""
     words = [word for word in argv if word != "--debug"]
     try:
         api.require_text(argv)
         with completion.rejoined_words(os.environ):
-            return int(get_command(app)(words, prog_name="repro", obj=console, standalone_mode=False) or EXIT_OK)
+            return int(get_command(app)(words, prog_name="repro", standalone_mode=False) or EXIT_OK)
     except SystemExit as end:
         if isinstance(end.__context__, BrokenPipeError):  # Typer has replaced the exception
             return EXIT_CLOSED_PIPE

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from orchestrator.cli.output import message
-from orchestrator.errors import Problem, ReproError
+from orchestrator.errors import Problem, ReproError, require_none
 from orchestrator.masking import ADDRESS_OPTION, masked, masked_address
 from orchestrator.text import printable_line
 
@@ -45,13 +45,11 @@ def message_addresses(urls: Sequence[str] | None, *, waits: bool = True) -> tupl
     if addresses and importlib.util.find_spec("apprise") is None:
         what = "messages need Apprise, which is not installed"
         raise ReproError(Problem(what, _location(addresses[0]), _INSTALL))
-    problems = [
+    require_none(
         Problem(f"{masked_address(address.url)} is not the URL of a message service", _location(address), _EXAMPLES)
         for address in addresses
         if not _is_of_service(address.url)
-    ]
-    if problems:
-        raise ReproError(*problems)
+    )
     return addresses
 
 

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-import json
-import re
+import inspect
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import wraps
+from inspect import Parameter, Signature
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar, cast, get_type_hints
 
 import typer
 
 from orchestrator import api
 from orchestrator.cli import completion
+from orchestrator.cli.output import as_yaml, console
 from orchestrator.errors import Problem, ReproError
 from orchestrator.files import require_place
 from orchestrator.paths import default_config_file, find_folders
 
 Complete = Callable[..., list[str]] | None
+Command = TypeVar("Command", bound=Callable[..., None])
 _EXPERIMENT = "figure-13, with its paper sc21/figure-13, or a file my/figure.yaml."
 _CLUSTER = "Name of a cluster, or path of its profile."
 
@@ -56,13 +59,23 @@ def value_option(name: str, value: str, text: str, complete: Complete = None, **
     return typer.Option(name, metavar=value, help=text, autocompletion=complete, **settings)
 
 
-def _short_form(name: str, path: str, value: str, about: str = "") -> Any:
-    """Return the option that is short for a setting. Its value is the setting, `slurm.qos=high`."""
+def _text(value: str, text: str, complete: Complete = None, **settings: Any) -> object:
+    """Return the type of an option of a group: one text, or none. The option has the name of the parameter."""
+    return Annotated[str | None, typer.Option(metavar=value, help=text, autocompletion=complete, **settings)]
+
+
+def _texts(value: str, text: str) -> object:
+    """Return the type of an option of a group that may be repeated."""
+    return Annotated[list[str] | None, typer.Option(metavar=value, help=text)]
+
+
+def _short_form(path: str, value: str, about: str = "") -> object:
+    """Return the type of an option that is short for a setting. Its value is the setting, `slurm.qos=high`."""
 
     def as_setting(given: str | None) -> str | None:
-        return None if given is None else f"{path}{_as_yaml(given)}"
+        return None if given is None else f"{path}{as_yaml(given)}"
 
-    return value_option(name, value, f"{about}Short for --set {path}...", callback=as_setting)
+    return _text(value, f"{about}Short for --set {path}...", callback=as_setting)
 
 
 _LAST = f"{_EXPERIMENT} Default: the one submitted last."
@@ -76,21 +89,9 @@ ExperimentNames = Annotated[
 ]
 JobName = Annotated[str, argument("JOB", "Job id, or the start of one.", completion.job_ids)]
 Targets = Annotated[list[str], argument("EXPERIMENT|JOB...", "Experiments or job ids.", completion.jobs)]
-MaybeTargets = Annotated[
-    list[str] | None,
-    argument("EXPERIMENT|JOB...", "Experiments or job ids. Default: all open jobs.", completion.jobs),
-]
 Scale = Annotated[
     str | None,
     value_option("--scale", "SCALE", "paper, quad, cpu, ... Default: the largest that fits.", completion.scales),
-]
-ScaleOf = Annotated[
-    str, value_option("--scale", "SCALE", "paper is the published size; quad, cpu, ...", completion.scales)
-]
-OnlyScale = Annotated[str | None, value_option("--scale", "SCALE", "Only jobs of this scale.", completion.scales)]
-OnlyCluster = Annotated[
-    str | None,
-    value_option("--cluster", "CLUSTER", "Only jobs of this cluster.", completion.clusters, callback=_recorded_cluster),
 ]
 ClusterName = Annotated[
     str | None,
@@ -111,20 +112,6 @@ OnCluster = Annotated[
         callback=_required_cluster,
     ),
 ]
-ProgramName = Annotated[
-    str | None,
-    value_option(
-        "--program",
-        "PROGRAM",
-        "Run another program. megatron-core is the newest Megatron-LM.",
-        completion.programs,
-        callback=_program,
-    ),
-]
-OnlyProgram = Annotated[
-    str | None,
-    value_option("--program", "PROGRAM", "Only jobs of this program.", completion.programs, callback=_program),
-]
 OnlyState = Annotated[
     str | None,
     value_option(
@@ -138,61 +125,6 @@ Where = Annotated[
     str | None,
     value_option("--where", "AXIS=VALUE", "Only these cases, for example pp=8,gbs=32.", completion.cases),
 ]
-TimeBudget = Annotated[
-    str | None,
-    value_option(
-        "--time-budget",
-        "TIME",
-        "Reduce iterations: all chosen jobs, one after another, are predicted to fit in 10m, 600s, 1h or 0:10:00. "
-        "If Slurm runs several jobs at once, the time is an upper bound.",
-    ),
-]
-CostBudget = Annotated[
-    str | None,
-    value_option(
-        "--cost-budget",
-        "MONEY",
-        "Reduce iterations: all chosen jobs are predicted to cost at most 50USD, or 50 in the currency of the "
-        "profile's price_per_gpu_hour.",
-    ),
-]
-AddedArguments = Annotated[
-    list[str] | None,
-    value_option("--arg", "ARGUMENT", "Add or replace an argument of the program: --arg --lr=0.001. Repeatable."),
-]
-DroppedArguments = Annotated[
-    list[str] | None,
-    value_option("--no-arg", "ARGUMENT", "Leave an argument of the program out: --no-arg --overlap-sp-ag. Repeatable."),
-]
-OnlyArguments = Annotated[
-    list[str] | None,
-    value_option("--arg", "ARGUMENT", "Results with this changed argument: --arg=--lr=0.001. Repeatable."),
-]
-OnlyRun = Annotated[
-    str | None,
-    value_option(
-        "--run",
-        "RUN",
-        "Results of this run. Default: the published arguments if measured, else the latest measured run.",
-    ),
-]
-Without = Annotated[
-    list[str] | None,
-    value_option(
-        "--without",
-        "ATTEMPT=REASON",
-        "Leave an attempt out of the results: 3f2a:1='a slow node' is attempt 1 of a job. Repeatable.",
-    ),
-]
-ResultAttempt = Annotated[
-    int | None,
-    value_option(
-        "--attempt",
-        "NUMBER",
-        "Use the attempts of this number. Default: the last verified ones, else the last partial ones.",
-        min=1,
-    ),
-]
 Settings = Annotated[
     list[str] | None,
     value_option(
@@ -202,16 +134,6 @@ Settings = Annotated[
         "training.iterations=50. Repeatable.",
     ),
 ]
-Example = Annotated[
-    bool | None, typer.Option("--example", help="Fill open values of the profile with examples, to read the scripts.")
-]
-Partition = Annotated[str | None, _short_form("--partition", "slurm.partition=", "PARTITION")]
-QosName = Annotated[str | None, _short_form("--qos", "slurm.qos=", "QOS")]
-Reservation = Annotated[str | None, _short_form("--reservation", "slurm.reservation=", "RESERVATION")]
-NodeList = Annotated[str | None, _short_form("--nodelist", "slurm.nodelist=", "NODES")]
-Exclude = Annotated[str | None, _short_form("--exclude", "slurm.exclude+=", "NODES")]
-JobTime = Annotated[str | None, _short_form("--time", "time_limit=", "TIME", "Time limit of each job. ")]
-OutputFile = Annotated[Path | None, typer.Option("--output", "-o", metavar="PATH", help="Write to this file.")]
 OutputPlace = Annotated[
     str | None,
     typer.Option(
@@ -224,8 +146,6 @@ OutputPlace = Annotated[
 ]
 Force = Annotated[bool, typer.Option("--force", help="Replace an existing file.")]
 Wait = Annotated[bool, typer.Option("--wait", help="Wait until all jobs have ended, then print the result.")]
-
-
 Notify = Annotated[
     list[str] | None,
     value_option(
@@ -235,26 +155,96 @@ Notify = Annotated[
         "Default: REPRO_NOTIFY, or notify: of your configuration.",
     ),
 ]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 Wide = Annotated[bool, typer.Option("--wide", "-w", help="Show all columns.")]
 
+_RUNS: Mapping[str, object] = {
+    "scale": _text("SCALE", "Only jobs of this scale.", completion.scales),
+    "cluster": _text("CLUSTER", "Only jobs of this cluster.", completion.clusters, callback=_recorded_cluster),
+    "program": _text("PROGRAM", "Only jobs of this program.", completion.programs, callback=_program),
+}
+JOBS = {**_RUNS, "where": Where}
+"""Options of `api.JobFilter`."""
+ALL_RESULTS = {
+    **_RUNS,
+    "arg": _texts("ARGUMENT", "Results with this changed argument: --arg=--lr=0.001. Repeatable."),
+    "run": _text(
+        "RUN", "Results of this run. Default: the published arguments if measured, else the latest measured run."
+    ),
+    "without": _texts(
+        "ATTEMPT=REASON",
+        "Leave an attempt out of the results: 3f2a:1='a slow node' is attempt 1 of a job. Repeatable.",
+    ),
+}
+_ATTEMPT = "Use the attempts of this number. Default: the last verified ones, else the last partial ones."
+RESULTS = {**ALL_RESULTS, "attempt": Annotated[int | None, value_option("--attempt", "NUMBER", _ATTEMPT, min=1)]}
+"""Options of `api.FigureFilter`."""
+_SHORT_FORMS = {
+    "partition": _short_form("slurm.partition=", "PARTITION"),
+    "qos": _short_form("slurm.qos=", "QOS"),
+    "reservation": _short_form("slurm.reservation=", "RESERVATION"),
+    "nodelist": _short_form("slurm.nodelist=", "NODES"),
+    "exclude": _short_form("slurm.exclude+=", "NODES"),
+    "time": _short_form("time_limit=", "TIME", "Time limit of each job. "),
+}
+SETTINGS = {"settings": Settings, **_SHORT_FORMS}
+_EXAMPLE = "Fill open values of the profile with examples, to read the scripts."
+CASES = {
+    "scale": Scale,
+    "where": Where,
+    "program": _text(
+        "PROGRAM",
+        "Run another program. megatron-core is the newest Megatron-LM.",
+        completion.programs,
+        callback=_program,
+    ),
+    "time_budget": _text(
+        "TIME",
+        "Reduce iterations: all chosen jobs, one after another, are predicted to fit in 10m, 600s, 1h or 0:10:00. "
+        "If Slurm runs several jobs at once, the time is an upper bound.",
+    ),
+    "cost_budget": _text(
+        "MONEY",
+        "Reduce iterations: all chosen jobs are predicted to cost at most 50USD, or 50 in the currency of the "
+        "profile's price_per_gpu_hour.",
+    ),
+    "arg": _texts("ARGUMENT", "Add or replace an argument of the program: --arg --lr=0.001. Repeatable."),
+    "no_arg": _texts("ARGUMENT", "Leave an argument of the program out: --no-arg --overlap-sp-ag. Repeatable."),
+    "example": Annotated[bool | None, typer.Option("--example", help=_EXAMPLE)],
+    **SETTINGS,
+}
+"""Options of `api.CaseOptions`."""
 
-_PLAIN_VALUE = re.compile(r"[A-Za-z][\w./-]*|[0-9]+(?:-[0-9]+)?(?::[0-9]+){2}")
+
+def with_options(options: Mapping[str, object]) -> Callable[[Command], Command]:
+    """Return a decorator that gives a command these options, None by default, for its last parameter `**selection`.
+
+    They come before the command's own options. Short forms of settings become values of `settings`.
+    """
+
+    def decorate(command: Command) -> Command:
+        *own, selection = inspect.signature(command).parameters.values()
+        del command.__annotations__[selection.name]
+        types = get_type_hints(command, include_extras=True)
+        own = [parameter.replace(annotation=types[parameter.name]) for parameter in own]
+        added = [Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=of) for name, of in options.items()]
+
+        @wraps(command)
+        def call(**values: Any) -> None:
+            short_forms = [values.pop(name) for name in options if name in _SHORT_FORMS]
+            if short_forms:
+                values["settings"] = [*(values["settings"] or ()), *filter(None, short_forms)]
+            command(**values)
+
+        first = sum(parameter.kind is not Parameter.KEYWORD_ONLY for parameter in own)
+        setattr(call, "__signature__", Signature([*own[:first], *added, *own[first:]]))  # noqa: B010
+        return cast(Command, call)
+
+    return decorate
 
 
-def all_settings(settings: list[str] | None, *short_forms: str | None) -> list[str]:
-    """Return the values of `--set`, then those of the short forms that are given."""
-    return [*(settings or ()), *filter(None, short_forms)]
-
-
-def _as_yaml(text: str) -> str:
-    """Return the text as a YAML value that is read as this text."""
-    return text if _PLAIN_VALUE.fullmatch(text) and text not in ("true", "false", "null") else json.dumps(text)
-
-
-def session_of(context: typer.Context) -> api.Session:
+def command_session() -> api.Session:
     """Return the session of a command: its reporter is the console of this process. Runs record the command line."""
-    return api.Session(context.obj.database, context.obj, tuple(sys.argv))
+    return api.Session(console.database, console, tuple(sys.argv))
 
 
 def experiments_of(targets: Sequence[str]) -> Sequence[str]:

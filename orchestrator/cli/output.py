@@ -6,16 +6,20 @@ Text from files, logs and schedulers is escaped before it reaches a terminal.
 from __future__ import annotations
 
 import codecs
+import json
+import math
 import os
+import re
 import shlex
 import shutil
 import sys
 import textwrap
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
 
-from orchestrator.cli.output import JsonOutput
-from orchestrator.text import option_words, printable
+from orchestrator.errors import EXIT_OK, Problem
+from orchestrator.text import option_words, printable, utc_stamp
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -72,7 +76,7 @@ def repro_command(command: str, *words: str, **options: object) -> str:
 
     The ledger of this process is kept.
     """
-    ledger = {"database": Console.database} if command in OF_LEDGER else {}
+    ledger = {"database": console.database} if command in OF_LEDGER else {}
     return shlex.join(["repro", *command.split(), *words, *option_words({**options, **ledger})])
 
 
@@ -84,7 +88,7 @@ def only(names: Sequence[str]) -> Sequence[str]:
 
 def data(text: str) -> None:
     """Print data to stdout, unchanged unless stdout is a terminal."""
-    if Console.prints_data:
+    if not console.is_json:
         _print(printable(text) if sys.stdout.isatty() else text)
 
 
@@ -97,9 +101,232 @@ def _print(text: str) -> None:
         raise
 
 
+_PLAIN_VALUE = re.compile(r"[A-Za-z/][\w./-]*|[0-9]+(?:-[0-9]+)?(?::[0-9]+){2}", re.ASCII)
+
+
+def as_yaml(text: str) -> str:
+    """Return the text as a YAML value that is read as this text. JSON's quotes are YAML's."""
+    is_plain = _PLAIN_VALUE.fullmatch(text) and text not in ("true", "false", "null")
+    return text if is_plain else json.dumps(text, ensure_ascii=False)
+
+
 def as_row(value: DataclassInstance) -> dict[str, Any]:
     """Return the fields of a dataclass. Unlike `dataclasses.asdict`, it copies no values: tables have 10,000 rows."""
     return {name: getattr(value, name) for name in value.__dataclass_fields__}
+
+
+class JsonDocument:
+    """Lists of rows by name. A row type is a class of `orchestrator.api`, `str`, or `object` for any value."""
+
+    def __init__(self, about: str, **lists: str) -> None:
+        self.about = about
+        self.lists: Mapping[str, str] = lists
+
+
+_NODES = JsonDocument("Entries of the deny list of nodes.", nodes="DeniedNode")
+
+DOCUMENTS: dict[str, JsonDocument] = {
+    "list": JsonDocument(
+        "All experiments, and the names of the clusters.", experiments="ListedExperiment", clusters="str"
+    ),
+    "show": JsonDocument(
+        "An experiment with its cases and claims, or a paper with its experiments.",
+        papers="ShownPaper",
+        experiments="ShownExperiment",
+        cases="ShownCase",
+        claims="StatedClaim",
+    ),
+    "plan": JsonDocument(
+        "Checked cases with their cost. Refused cases are errors.",
+        cases="PlanRow",
+        totals="PlanTotals",
+        warnings="str",
+        notes="str",
+    ),
+    "render": JsonDocument(
+        "Batch scripts; with --explain, the lines of the first one.", scripts="CaseScript", lines="Explained"
+    ),
+    "status": JsonDocument(
+        "Jobs, and their number by verdict and state for each experiment, scale and cluster.",
+        jobs="JobStatus",
+        experiments="ExperimentStatus",
+        notes="str",
+    ),
+    "logs": JsonDocument("Lines of a log.", lines="str"),
+    "history": JsonDocument("Attempts of a job, the first one first.", attempts="JobAttempt"),
+    "sql": JsonDocument(
+        "Rows of a query, or the views and tables of the ledger without one.",
+        relations="Relation",
+        columns="str",
+        rows="object",
+    ),
+    "submit": JsonDocument(
+        "Planned jobs with --dry-run, else the jobs; with --wait, also the cases and claims.",
+        plans="PlannedJob",
+        jobs="JobRef",
+        cases="CaseRow",
+        claims="JudgedClaim",
+    ),
+    "adopt": JsonDocument(
+        "Jobs that were read, and the scripts of jobs that were read before or never submitted.",
+        jobs="JobRef",
+        adopted_before="str",
+        not_submitted="str",
+    ),
+    "wait": JsonDocument("Jobs that have ended; after a timeout, also open ones.", jobs="JobStatus"),
+    "retry": JsonDocument("Jobs that were submitted again; with --dry-run, those that would be.", jobs="RetriedJob"),
+    "cancel": JsonDocument("Jobs that the scheduler was asked to end. Refused ones are errors.", jobs="JobRef"),
+    "collect": JsonDocument(
+        "Cases with all columns of docs/reference/export.md, or iterations, and claims; with -o, the file.",
+        cases="CaseRow",
+        iterations="object",
+        claims="JudgedClaim",
+        files="WrittenFile",
+    ),
+    "compare": JsonDocument(
+        "Measured and published numbers; for two sets of runs A and B, their names and the cases.",
+        numbers="ComparedNumber",
+        sides="Side",
+        cases="CaseDiff",
+    ),
+    "claims": JsonDocument("Judged claims, and the jobs that failed.", claims="JudgedClaim", failed_jobs="JobRef"),
+    "plot": JsonDocument("The pictures, and the claims that they show.", files="WrittenFile", claims="JudgedClaim"),
+    "report": JsonDocument("The page, and the claims on it.", files="WrittenFile", claims="JudgedClaim"),
+    "bundle": JsonDocument(
+        "The bundles, the files that are not in them, and the attempts that do not count.",
+        files="WrittenFile",
+        missing="MissingFile",
+        left_out="LeftOutAttempt",
+    ),
+    "bundle verify": JsonDocument("Checks of a bundle.", checks="BundleCheckRow"),
+    "clusters list": JsonDocument("Cluster profiles.", clusters="ClusterRow"),
+    "clusters show": JsonDocument(
+        "A profile, and each of its fields with its place.",
+        clusters="ClusterRow",
+        fields="ProfileField",
+        profiles="object",
+    ),
+    "clusters check": JsonDocument("Checks of a profile. Wrong and open ones are also errors.", checks="Finding"),
+    "clusters new": JsonDocument("The profile that was written.", files="WrittenFile"),
+    "images list": JsonDocument("Images of a profile.", images="ImageFile"),
+    "images import": JsonDocument("Imports that were started.", imports="ImageImport"),
+    "nodes deny": _NODES,
+    "nodes list": _NODES,
+    "nodes allow": _NODES,
+    "experiments new": JsonDocument("Files that were written.", files="WrittenFile"),
+    "experiments check": JsonDocument(
+        "Scales of an experiment without problems, and the numbers of an output.",
+        scales="CheckedScale",
+        numbers="OutputNumber",
+    ),
+    "config show": JsonDocument("Settings that apply to every command.", settings="ConfigRow"),
+    "programs list": JsonDocument("Programs.", programs="ProgramRow"),
+    "programs show": JsonDocument("A program, and what it needs.", programs="ProgramRow", needs="NeedRow"),
+    "programs fetch": JsonDocument(
+        "What was fetched, and the fields to set in the profile; with --offline, the commands.",
+        fetched="FetchedFile",
+        settings="FetchedSetting",
+        commands="str",
+    ),
+}
+"""Command -> its lists of rows. A test validates the output of each command."""
+
+
+VERSION = 1
+"""Version of the documents. A document of the same version may get more fields; no field changes its meaning."""
+
+
+class JsonOutput:
+    """The one JSON document of `command`: lists of rows by name. `finish` prints it with errors and exit code."""
+
+    def __init__(self) -> None:
+        self.command: str | None = None  # until --json is read
+        self.lists: Mapping[str, Sequence[object]] | None = None
+        self.problems: Sequence[Problem] = ()
+        self._open_list = ""
+        self._is_series = False
+        self._has_rows = False
+
+    def print_line(self, errors: Sequence[object] = (), exit_code: int = EXIT_OK, **lists: Sequence[object]) -> None:
+        """Print a document on one line now. Further documents may follow; that of `put` is the last one."""
+        self._is_series = True
+        _print(_json({**self._head(), **self._complete(lists), "errors": errors, "exit_code": exit_code}))
+
+    def print_rows(self, rows: Sequence[object], **lists: Sequence[object]) -> None:
+        """Print more rows of the last list of the document now. `lists` are other lists, the same in each call."""
+        if not self._open_list:
+            complete = self._complete(lists)
+            *_, self._open_list = complete
+            del complete[self._open_list]
+            self._print_fields(self._head() | complete)
+            _print(f' "{self._open_list}": [')
+        if rows:
+            lines = ",\n".join(f"  {_json(row)}" for row in rows)
+            _print(f"  ,\n{lines}" if self._has_rows else lines)
+            self._has_rows = True
+
+    def finish(self, errors: Sequence[Problem], exit_code: int) -> None:
+        """Print the document, or the rest of it. Without rows, all lists of the command are empty."""
+        rows = [{"location": one.location, "problem": one.what, "hint": one.hint} for one in (*self.problems, *errors)]
+        if self._is_series:
+            if self.lists is not None or rows:
+                self.print_line(rows, exit_code, **(self.lists or {}))
+            return
+        if self._open_list:
+            _print(" ],")
+        else:
+            self._print_fields(self._head() | self._complete(self.lists or {}))
+        self._print_fields({"errors": rows})
+        _print(f' "exit_code": {exit_code}}}')
+
+    def _head(self) -> dict[str, object]:
+        return {"version": VERSION, "command": self.command}
+
+    def _complete(self, lists: Mapping[str, Sequence[object]]) -> dict[str, object]:
+        """Return all lists of the command; those that are not given are empty."""
+        document = DOCUMENTS.get(self.command or "")
+        return {name: lists.get(name, []) for name in document.lists} if document is not None else {}
+
+    def _print_fields(self, fields: Mapping[str, object]) -> None:
+        """Print the fields; a list has a row on each line."""
+        for name, value in fields.items():
+            opening = "{" if name == "version" else " "
+            if isinstance(value, (list, tuple)) and value:
+                rows = ",\n".join(f"  {_json(row)}" for row in value)
+                _print(f'{opening}"{name}": [\n{rows}\n ],')
+            else:
+                _print(f'{opening}"{name}": {_json(value)},')
+
+
+def _json(value: object) -> str:
+    try:
+        return json.dumps(value, default=_plain, allow_nan=False)
+    except ValueError:
+        return json.dumps(_finite(json.loads(json.dumps(value, default=_plain))))
+
+
+def _plain(value: Any) -> object:
+    """Return a value of JSON: times in UTC with a Z, paths as text, dataclasses and models by their fields."""
+    if isinstance(value, datetime):
+        return utc_stamp(value)
+    if isinstance(value, Mapping):
+        return dict(value)
+    if fields := getattr(value, "__dataclass_fields__", None):
+        return {name: getattr(value, name) for name in fields}
+    if hasattr(value, "model_dump"):
+        return value.model_dump(mode="json")
+    if isinstance(value, (Sequence, set, frozenset)) and not isinstance(value, (str, bytes)):
+        return list(value)
+    return str(value)
+
+
+def _finite(value: object) -> object:
+    """Return the value with None for NaN and infinity, which JSON does not have."""
+    if isinstance(value, dict):
+        return {name: _finite(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_finite(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 class Console:
@@ -108,24 +335,19 @@ class Console:
     With `--json`, stdout has only the document: `data` and `table` print nothing.
     """
 
-    prints_data: ClassVar[bool] = True
-    database: ClassVar[str | None] = None
-
-    def __init__(self) -> None:
-        self.json = JsonOutput(_print)
-        Console.prints_data, Console.database = True, None
+    def start(self) -> None:
+        """Begin a command line."""
+        self.json = JsonOutput()
+        self.database: str | None = None
         self.waiting_for: Sequence[JobRow] = ()
         self.show_progress: Callable[[Sequence[JobRow]], None] = lambda _: None
+
+    __init__ = start
 
     @property
     def is_json(self) -> bool:
         """Return whether the command prints a JSON document."""
         return self.json.command is not None
-
-    def print_document(self, command: str) -> None:
-        """Print the JSON document of this command at its end, and nothing else on stdout."""
-        self.json.command = command
-        Console.prints_data = False
 
     def message(self, text: str) -> None:
         """Print a line to stderr."""
@@ -135,6 +357,18 @@ class Console:
         """Draw the jobs that a command waits for."""
         self.waiting_for = jobs
         self.show_progress(jobs)
+
+
+console = Console()
+"""The console of this process."""
+
+
+def put(problems: Sequence[Problem] = (), **lists: Sequence[object]) -> None:
+    """Set the lists of the JSON document, and problems that are not raised. They are printed at the end of the command.
+
+    A list of the command that is not given is empty. Without --json, nothing is printed.
+    """
+    console.json.lists, console.json.problems = lists, problems
 
 
 _STYLES = {
@@ -155,16 +389,15 @@ def table(
     rows: Sequence[Mapping[str, object]],
     columns: Sequence[str],
     *,
-    wide: bool = False,
+    wide: bool | None = None,
     important: Sequence[str] = (),
-    hint: str = "a pipe shows all",
 ) -> None:
     """Print aligned columns, numbers to the right. On a terminal, a row is one line unless `wide`.
 
-    If there is no room for all columns, those of `important` are kept first, then the others in their order. `hint`
-    tells how to see the others.
+    If there is no room for all columns, those of `important` are kept first, then the others in their order. `wide` is
+    None for a command without that option.
     """
-    if not Console.prints_data:
+    if console.is_json or not columns:
         return
     is_terminal = sys.stdout.isatty()
     width = shutil.get_terminal_size().columns if is_terminal and not wide else None
@@ -172,7 +405,7 @@ def table(
     for line in lines:
         _print(line)
     if hidden := [column for column in columns if column not in shown]:
-        message(f"not shown: {', '.join(hidden)} ({hint})")
+        message(f"not shown: {', '.join(hidden)} ({'a pipe shows all' if wide is None else WIDE_HINT})")
 
 
 def table_lines(
@@ -245,14 +478,20 @@ def print_beside(label: str, text: str, width: int = 10) -> None:
     indent = " " * (width + 2)
     lines = textwrap.wrap(printable(text), shutil.get_terminal_size().columns - len(indent)) or [""]
     shown = _styled(label) if _has_colours() else label
-    if Console.prints_data:
+    if not console.is_json:
         _print(shown + indent[len(label) :] + f"\n{indent}".join(lines))
 
 
-def filled_columns(rows: Sequence[Mapping[str, object]], columns: Iterable[str] | None = None) -> list[str]:
-    """Return the columns that have a value in some row: those of `columns`, or all in the order of their first row."""
+def filled_columns(
+    rows: Sequence[Mapping[str, object]], columns: Iterable[str] | None = None, different: Collection[str] = ()
+) -> list[str]:
+    """Return the columns that have a value in some row: those of `columns`, or all in the order of their first row.
+
+    Those of `different` are left out if all rows have the same value.
+    """
     columns = dict.fromkeys(column for row in rows for column in row) if columns is None else columns
-    return [column for column in columns if any(row.get(column) not in (None, "") for row in rows)]
+    values = {column: {str(row.get(column)) for row in rows} - {"None", ""} for column in columns}
+    return [column for column, of_rows in values.items() if len(of_rows) > (column in different)]
 
 
 MOST_LINES = 10

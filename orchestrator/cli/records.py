@@ -9,10 +9,10 @@ import math
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext, redirect_stderr, redirect_stdout
 from datetime import timezone
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -28,21 +28,24 @@ from orchestrator.cli.job_table import (
     suggest_status,
     suggest_why,
 )
-from orchestrator.cli.options import argument, session_of, value_option
+from orchestrator.cli.options import argument, command_session, value_option, with_options
 from orchestrator.cli.output import (
-    WIDE_HINT,
-    JsonOutput,
     VisibleLog,
     as_row,
+    console,
     data,
     filled_columns,
     message,
+    put,
     suggest,
     table,
 )
 from orchestrator.errors import Problem, ReproError
 from orchestrator.paths import short_name
 from orchestrator.text import counted, utc_stamp
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 ROWS_AT_ONCE = 1000
 """Rows of `sql` that are fetched and printed together. Each block of a table has its own head."""
@@ -66,24 +69,18 @@ app = typer.Typer(rich_markup_mode=None)
 
 
 @app.command()
-def logs(
-    context: typer.Context,
-    job: option.JobName,
-    follow: Follow = False,
-    rank: Rank = None,
-    attempt: AttemptNumber = None,
-) -> None:
+def logs(job: option.JobName, follow: Follow = False, rank: Rank = None, attempt: AttemptNumber = None) -> None:
     """Print the log of a job, unchanged unless stdout is a terminal."""
-    log = api.logs(job, rank=rank, attempt=attempt, follow=follow, session=session_of(context))
+    log = api.logs(job, rank=rank, attempt=attempt, follow=follow, session=command_session())
     if follow and log.job.phase in api.OPEN and log.job.phase != api.RUNNING:
         message(f"{log.job.job_id} ({log.job.label}) is {log.job.state}; its log follows when it runs. Ctrl-C ends")
     printable = VisibleLog().feed if sys.stdout.isatty() else bytes
-    if context.obj.is_json:
+    if console.is_json:
         for lines in _lines(log.pieces):
-            context.obj.json.print_rows(lines)
-        context.obj.json.print_rows([])
+            console.json.print_rows(lines)
+        console.json.print_rows([])
     try:
-        for piece in () if context.obj.is_json else log.pieces:
+        for piece in () if console.is_json else log.pieces:
             sys.stdout.buffer.write(printable(piece))
             sys.stdout.buffer.flush()
     except KeyboardInterrupt:
@@ -104,23 +101,19 @@ def _lines(pieces: Iterable[bytes]) -> Iterator[list[str]]:
 
 
 @app.command()
-def history(
-    context: typer.Context,
-    job: option.JobName,
-    wide: option.Wide = False,
-) -> None:
+def history(job: option.JobName, wide: option.Wide = False) -> None:
     """Show each attempt of a job and what it measured, then each event with its time (UTC) and cause."""
-    job_history = api.history(job, session=session_of(context))
+    job_history = api.history(job, session=command_session())
     row, attempts = job_history.job, job_history.attempts
-    context.obj.json.put(attempts=attempts)
+    put(attempts=attempts)
     rows = [_attempt_row(attempt) for attempt in attempts]
     message(f"{row.job_id}: {row.label} of {row.experiment} at scale {row.scale} on {row.cluster}, {row.program}")
     if row.image is not None:
         message(f"image {row.image}, {row.image_digest or 'unknown'}")
     important = ("attempt", "id", "state", "verdict", "why", "failure", "started", "iteration_ms")
-    table(rows, filled_columns(rows, _COLUMNS), wide=wide, important=important, hint=WIDE_HINT)
+    table(rows, filled_columns(rows, _COLUMNS), wide=wide, important=important)
     data("")
-    table(_event_rows(attempts), ["at", "attempt", "event", "detail"], wide=wide, hint=WIDE_HINT)
+    table(_event_rows(attempts), ["at", "attempt", "event", "detail"], wide=wide)
     earlier = attempts[-1].number - 1
     purpose = "the log of the attempt before" if earlier else "the log"
     suggest(purpose, "logs", row.job_id, attempt=earlier or None)
@@ -151,28 +144,24 @@ def _event_rows(attempts: Sequence[api.JobAttempt]) -> list[dict[str, object]]:
 
 
 @app.command()
-def sql(
-    context: typer.Context,
-    query: Query = None,
-    csv: AsCsv = False,
-) -> None:
+def sql(query: Query = None, csv: AsCsv = False) -> None:
     """Query the ledger, read-only."""
-    if context.obj.is_json and csv:
+    if console.is_json and csv:
         raise ReproError(Problem("--json and --csv: give one of them"))
-    session = session_of(context)
+    session = command_session()
     if query is None:
         relations = api.relations(session=session)
-        context.obj.json.put(relations=relations)
+        put(relations=relations)
         rows = [as_row(relation) | {"columns": ", ".join(relation.columns)} for relation in relations]
         table(rows, ["name", "kind", "columns"])
         suggest("more in docs/reference/ledger.md", "sql", EXAMPLE_QUERY)
         return
     with api.query(query, session=session) as answer:
-        if context.obj.is_json:
+        if console.is_json:
             for block in _blocks(answer.rows):
                 named = [dict(zip(answer.columns, row, strict=True)) for row in block]
-                context.obj.json.print_rows(named, columns=answer.columns)
-            context.obj.json.print_rows([], columns=answer.columns)
+                console.json.print_rows(named, columns=answer.columns)
+            console.json.print_rows([], columns=answer.columns)
         elif csv:
             head: list[Sequence[object]] = [answer.columns]
             for block in itertools.chain([head], _blocks(answer.rows)):
@@ -193,134 +182,98 @@ def _blocks(rows: Iterable[Sequence[object]]) -> Iterator[list[Sequence[object]]
 MOST_JOBS = 60
 """Number of jobs above which `status` without a filter counts them by experiment."""
 POLL_EVERY_S = 15.0
-LEAST_EVERY_S, MOST_EVERY_S = 5.0, 86400.0
 REDRAW_S = 2.0
 SHARE_OF_TIME = 5
 """A watching terminal waits this many times as long as an update takes."""
 
 Watch = Annotated[bool, typer.Option("--watch", help="Continue until every job has ended.")]
 Failed = Annotated[bool, typer.Option("--failed", help="Only jobs whose latest attempt failed.")]
-Every = Annotated[
-    float | None,
-    value_option(
-        "--every",
-        "SECONDS",
-        "With --watch: minimum interval between scheduler queries of all terminals. Default: 15. Logs are read "
-        "every 2 s.",
-    ),
-]
 
 
 @app.command()
+@with_options(option.JOBS)
 def status(
-    context: typer.Context,
     experiment: option.AnyExperiment = None,
     *,
-    scale: option.OnlyScale = None,
-    cluster: option.OnlyCluster = None,
-    program: option.OnlyProgram = None,
-    where: option.Where = None,
     state: option.OnlyState = None,
     failed: Failed = False,
     watch: Watch = False,
-    every: Every = None,
     wide: option.Wide = False,
+    **selection: Unpack[api.JobFilter],
 ) -> None:
     """Show the state, verdict, speed and remaining time of jobs."""
-    every = POLL_EVERY_S if every is None else every
-    _require_interval(every)
-    selection: api.JobFilter = {"cluster": cluster, "scale": scale, "program": program, "where": where}
-    session = session_of(context)
-    interval, most_jobs = every if watch else 0.0, None if context.obj.is_json else MOST_JOBS
-    updates = _updates(
-        lambda: api.status(
+    session, most_jobs = command_session(), None if console.is_json else MOST_JOBS
+
+    def current(at_most_every_s: float) -> api.Status:
+        return api.status(
             experiment,
             failed=failed,
-            most_jobs=most_jobs,
-            at_most_every_s=interval if started else math.inf,
-            session=session,
             state=state,
+            most_jobs=most_jobs,
+            at_most_every_s=at_most_every_s,
+            session=session,
             **selection,
         )
-    )
-    # A picture starts with what is recorded.
-    started = not (watch and not context.obj.is_json and can_redraw(sys.stdout))
-    now = next(updates)
-    started = True
-    if not watch:
-        context.obj.json.put(jobs=now.jobs, experiments=now.experiments, notes=now.notes)
+
+    if watch:
+        shows_picture = can_redraw(sys.stdout) and not console.is_json
+        now = current(math.inf if shows_picture else POLL_EVERY_S)  # a picture starts with what is recorded
+    else:
+        now = current(0.0)
+        put(jobs=now.jobs, experiments=now.experiments, notes=now.notes)
     if not now.is_submitted:
         message(str(session.no_jobs()))
         suggest("the experiments", "list")
         return
     if watch:
-        now = _watch(itertools.chain([now], updates), every, wide, context.obj.json if context.obj.is_json else None)
+        now = _watch(now, lambda: current(POLL_EVERY_S), wide)
     else:
         _print_notes(now)
-        if not context.obj.is_json:
+        if not console.is_json:
             _print_rows(now.jobs, now.experiments, wide)
     _suggest_next(now, experiment, {**selection, "state": state})
 
 
-def _require_interval(every: float) -> None:
-    if math.isnan(every) or not LEAST_EVERY_S <= every <= MOST_EVERY_S:
-        least, most = f"{LEAST_EVERY_S:.0f}", f"{MOST_EVERY_S:.0f}"
-        what = f"--every {every:g}: must be {least} to {most} seconds, to protect the scheduler"
-        raise ReproError(Problem(what, hint=f"--every {least if every < LEAST_EVERY_S else most}"))
-
-
-def _updates(current: Callable[[], api.Status]) -> Iterator[api.Status]:
-    """Yield the status again and again until no job is open."""
-    while True:
-        began = time.monotonic()
-        now = current()
-        yield now
-        if not now.is_open:
-            return
-        time.sleep(max(REDRAW_S, SHARE_OF_TIME * (time.monotonic() - began)))
-
-
-def _watch(updates: Iterable[api.Status], every: float, wide: bool, json: JsonOutput | None) -> api.Status:
-    """Draw each status over the last one on a terminal; elsewhere print what has changed. Return the last status.
-
-    As JSON, a complete document is printed for each change of a state.
-    """
-    before: dict[object, object] = {}
-    is_first = True
+def _watch(now: api.Status, current: Callable[[], api.Status], wide: bool) -> api.Status:
+    """Draw each status over the last one on a terminal; elsewhere print what has changed. Return the last status."""
+    before: Mapping[object, object] | None = None
+    took_s = 0.0
     try:
-        with picture(sys.stdout) if can_redraw(sys.stdout) and json is None else nullcontext() as draw:
-            for now in updates:
+        with picture(sys.stdout) if can_redraw(sys.stdout) and not console.is_json else nullcontext() as draw:
+            while True:
                 if draw is not None:
-                    draw(_picture(now, every, wide))
-                    continue
-                rows: list[api.JobStatus | api.ExperimentStatus] = [*now.jobs, *now.experiments]
-                states = {_key(row): _state(row) for row in rows}
-                jobs = [job for job in now.jobs if before.get(_key(job)) != _state(job)]
-                experiments = [row for row in now.experiments if before.get(_key(row)) != _state(row)]
-                if json is not None and not now.is_open:
-                    json.put(jobs=now.jobs, experiments=now.experiments, notes=now.notes)
-                elif json is not None and (is_first or jobs or experiments):
-                    json.print_line(jobs=now.jobs, experiments=now.experiments, notes=now.notes)
-                elif is_first or jobs or experiments:
-                    _print_notes(now)
-                    _print_rows(jobs, experiments, wide)
-                before, is_first = states, False
+                    draw(_picture(now, wide))
+                else:
+                    before = _print_changes(now, before, wide)
+                if not now.is_open:
+                    return now
+                time.sleep(max(REDRAW_S, SHARE_OF_TIME * took_s))
+                began = time.monotonic()
+                now = current()
+                took_s = time.monotonic() - began
     except KeyboardInterrupt:
         message("no longer watching; the jobs continue")
         raise
-    return now
 
 
-def _key(row: api.JobStatus | api.ExperimentStatus) -> object:
-    if isinstance(row, api.JobStatus):
-        return row.experiment, row.scale, row.cluster, row.case, row.job
-    return row.experiment, row.scale, row.cluster, row.arguments
-
-
-def _state(row: api.JobStatus | api.ExperimentStatus) -> object:
-    if isinstance(row, api.JobStatus):
-        return row.attempt, row.state, row.verdict, row.newer
-    return row.verified, row.partial, row.failed, row.running, row.waiting
+def _print_changes(now: api.Status, before: Mapping[object, object] | None, wide: bool) -> Mapping[object, object]:
+    """Print the rows whose state differs from the one before; as JSON, a complete document. Return the states."""
+    jobs = {(row.experiment, row.scale, row.cluster, row.case, row.job): row for row in now.jobs}
+    counts = {(row.experiment, row.scale, row.cluster, row.arguments): row for row in now.experiments}
+    states: dict[object, object] = {
+        **{key: (row.attempt, row.state, row.verdict, row.newer) for key, row in jobs.items()},
+        **{key: (row.verified, row.partial, row.failed, row.running, row.waiting) for key, row in counts.items()},
+    }
+    changed = {key for key, state in states.items() if before is None or before.get(key) != state}
+    if console.is_json and not now.is_open:
+        put(jobs=now.jobs, experiments=now.experiments, notes=now.notes)
+    elif console.is_json and (changed or before is None):
+        console.json.print_line(jobs=now.jobs, experiments=now.experiments, notes=now.notes)
+    elif changed or before is None:
+        _print_notes(now)
+        changed_counts = [row for key, row in counts.items() if key in changed]
+        _print_rows([row for key, row in jobs.items() if key in changed], changed_counts, wide)
+    return states
 
 
 def _print_notes(now: api.Status) -> None:
@@ -363,7 +316,7 @@ def _suggest_next(now: api.Status, experiment: str | None, selection: api.StateF
         suggest("all states", "status", *filter(None, [experiment]))
 
 
-def _picture(now: api.Status, every: float, wide: bool) -> list[str]:
+def _picture(now: api.Status, wide: bool) -> list[str]:
     """Return the lines that fit on the terminal: running jobs first, then failed ones."""
     around = len(now.notes) + len(now.tallies) + 6  # head, rows and columns not shown, last query, next command, cursor
     room = max(1, shutil.get_terminal_size().lines - around)
@@ -385,5 +338,7 @@ def _picture(now: api.Status, every: float, wide: bool) -> list[str]:
         lines.append("states as last recorded; the scheduler is being asked. Ctrl-C ends")
     if now.asked_at is not None:
         at = now.asked_at.replace(tzinfo=timezone.utc).astimezone()
-        lines.append(f"Slurm was queried at {at:%H:%M:%S}; all terminals together query every {every:g} s. Ctrl-C ends")
+        lines.append(
+            f"Slurm was queried at {at:%H:%M:%S}; all terminals together query every {POLL_EVERY_S:g} s. Ctrl-C ends"
+        )
     return lines

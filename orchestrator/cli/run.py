@@ -1,33 +1,60 @@
-"""Commands that change jobs: wait, retry, cancel, adopt."""
+"""Commands that run jobs: submit, wait, retry, cancel, adopt."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from orchestrator import api
 from orchestrator.cli import completion
 from orchestrator.cli import options as option
-from orchestrator.cli.job_table import bar, print_jobs, suggest_results, suggest_status, suggest_why, waiting
+from orchestrator.cli.job_table import (
+    bar,
+    claim_counts,
+    print_jobs,
+    print_outcome,
+    suggest_results,
+    suggest_status,
+    suggest_why,
+    waiting,
+)
 from orchestrator.cli.notify import message_addresses, send_message
-from orchestrator.cli.options import argument, experiments_of, session_of, value_option
-from orchestrator.cli.output import as_row, data, filled_columns, message, only, print_shortened, suggest, table
+from orchestrator.cli.options import argument, command_session, experiments_of, value_option, with_options
+from orchestrator.cli.output import (
+    as_row,
+    console,
+    data,
+    filled_columns,
+    message,
+    only,
+    print_shortened,
+    put,
+    repro_command,
+    suggest,
+    table,
+)
 from orchestrator.errors import EXIT_FAILED, EXIT_OK, EXIT_TIMEOUT, EXIT_USER_ERROR, Problem, ReproError
-from orchestrator.fields import rows_of
+from orchestrator.fields import row_of, rows_of
 from orchestrator.paths import short_name
 from orchestrator.text import counted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from typing_extensions import Unpack
+
     from orchestrator.config.user import Address
 
 ASK_ABOVE = 10
 """Number of jobs above which `cancel` asks."""
 
+MaybeTargets = Annotated[
+    list[str] | None,
+    argument("EXPERIMENT|JOB...", "Experiments or job ids. Default: all open jobs.", completion.jobs),
+]
 Classes = Annotated[
     str | None,
     value_option(
@@ -42,27 +69,266 @@ Timeout = Annotated[
     str | None,
     value_option("--timeout", "TIME", "Wait at most 10m, 2h or 0:30:00. Then exit with 124; the jobs continue."),
 ]
-DryRun = Annotated[bool, typer.Option("--dry-run", "-n", help="Show the jobs only.")]
-
+ShowOnly = Annotated[bool, typer.Option("--dry-run", "-n", help="Show the jobs only.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 Folder = Annotated[Path, argument("FOLDER", "Folder of `repro render -o`.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", "-n", help="Show the jobs only. Needs no scheduler.")]
+Rerun = Annotated[bool, typer.Option("--rerun", help="Measure verified and partial cases again.")]
+Repeat = Annotated[
+    int, value_option("--repeat", "NUMBER", "Measure each case this many times, in separate jobs.", min=1)
+]
+MaxParallel = Annotated[
+    int | None,
+    value_option("--max-parallel", "NUMBER", "Run at most this many jobs of an experiment at once.", min=1),
+]
+After = Annotated[
+    list[str] | None,
+    value_option("--after", "JOB", "Start when this job has ended.", completion.job_ids),
+]
+DependsOn = Annotated[
+    Literal["warm-up"] | None,
+    typer.Option("--depends-on", help="warm-up: first compile the program's kernels in a separate job."),
+]
+Canary = Annotated[
+    bool, typer.Option("--canary", help="Run the smallest case first; the others once it is verified or partial.")
+]
+StopAfter = Annotated[
+    int | None,
+    value_option("--stop-after", "NUMBER", "Start no more jobs after this many failures of one kind.", min=1),
+]
 
 app = typer.Typer(rich_markup_mode=None)
 
 
 @app.command()
+@with_options(option.CASES)
+def submit(
+    context: typer.Context,
+    experiments: option.ExperimentNames,
+    cluster: option.OnCluster,
+    *,
+    dry_run: DryRun = False,
+    wait: option.Wait = False,
+    rerun: Rerun = False,
+    repeat: Repeat = 1,
+    canary: Canary = False,
+    max_parallel: MaxParallel = None,
+    stop_after: StopAfter = None,
+    after: After = None,
+    depends_on: DependsOn = None,
+    notify: option.Notify = None,
+    **options: Unpack[api.CaseOptions],
+) -> None:
+    """Submit every case that is not verified, partial or open, the smallest first."""
+    run: api.SubmitOptions = {"rerun": rerun, "repeat": repeat, "canary": canary, "max_parallel": max_parallel}
+    run |= {"stop_after": stop_after, "after": after or (), "warm_up": depends_on is not None}
+    addresses = message_addresses(notify, waits=wait)
+    if dry_run:
+        _plan(experiments, cluster, run, {**options, "example": True})
+        return
+    selection: api.JobFilter = {"cluster": cluster, "scale": options["scale"], "program": options["program"]}
+    selection["where"] = options["where"]
+    submitted = _submitted(experiments, cluster, selection, {**options, **run})
+    if wait:
+        raise typer.Exit(_supervised(context, submitted, addresses, selection))
+    _print_submitted_jobs(submitted, selection)
+
+
+def _plan(names: Sequence[str], cluster: str, run: api.SubmitOptions, options: api.CaseOptions) -> None:
+    """Print the jobs that a submission would have."""
+    planned = api.plan_runs(names, cluster, repeat=run["repeat"], max_parallel=run["max_parallel"], **options)
+    api.require_submittable(planned, warm_up=run["warm_up"])
+    denied = api.denied_note(planned[0].cluster)
+    for note in [*(note for run in planned for note in run.notes), *denied, *_example_notes(planned)]:
+        message(f"note: {note}")
+    put(plans=rows_of(api.PlannedJob, _plans(planned)))
+    _print_plans(planned, options)
+
+
+def _submitted(
+    names: Sequence[str], cluster: str, selection: api.JobFilter, options: api.SubmitOptions
+) -> list[api.Submission]:
+    """Submit the jobs, and print those of each experiment as soon as they are submitted."""
+    submitted: list[api.Submission] = []
+
+    def on_submission(submission: api.Submission) -> None:
+        submitted.append(submission)
+        put(jobs=_job_rows(submitted))
+        _print_submission(submission)
+
+    try:
+        api.submit_all(names, cluster, on_submission=on_submission, session=command_session(), **options)
+    except KeyboardInterrupt:
+        message("interrupted; the jobs submitted so far are recorded and continue")
+        cancel = repro_command("cancel", *names, **selection)
+        suggest(f"or: {cancel}", "status", *only(names), **selection)
+        raise
+    if len(submitted) > 1:
+        jobs = {job.job_id for submission in submitted for job in submission.jobs}
+        queued = sum(submission.queued for submission in submitted)
+        text = f"{counted(len(submitted), 'experiment')}, {counted(len(jobs), 'job')}: "
+        text += f"{sum(submission.submitted for submission in submitted)} submitted"
+        message(f"{text}, {queued} queued" if queued else text)
+    return submitted
+
+
+def _supervised(
+    context: typer.Context,
+    submitted: Sequence[api.Submission],
+    addresses: Sequence[Address],
+    selection: api.JobFilter,
+) -> int:
+    """Wait until the jobs have ended, and print the results; return the exit code."""
+    names = [submission.planned.entry.short_name for submission in submitted]
+    with waiting(context, addresses, selection, names):
+        outcomes = api.supervise(submitted, session=command_session())
+    ended = [result.row for outcome in outcomes for result in outcome.results if result.row is not None]
+    put(
+        jobs=rows_of(api.JobRef, {row.job_id: row for row in ended}.values()),
+        cases=[row for outcome in outcomes for row in api.export_rows(outcome.entry, outcome.results)],
+        claims=[row for outcome in outcomes for row in outcome.judged_claims],
+    )
+    code = _print_outcomes(outcomes, selection)
+    failures = [row for outcome in outcomes for row in outcome.failures]
+    send_message(addresses, list(map(_end, outcomes)), failures, failed=code != EXIT_OK)
+    return code
+
+
+def _end(outcome: api.FigureOutcome) -> str:
+    """Return `figure-13 quad selene: 4/6 verified; claims of the paper: 1 holds`."""
+    verified = sum(result.is_verified for result in outcome.results)
+    name = f"{outcome.entry.short_name} {outcome.scale} {outcome.cluster}"
+    return f"{name}: {verified}/{len(outcome.results)} verified; claims of the paper: {claim_counts(outcome)}"
+
+
+def _example_notes(planned: Sequence[api.PlannedRun]) -> list[str]:
+    """Return a note on the open values of these jobs that have examples in a dry run."""
+    cluster, programs = planned[0].cluster, [plan.program for run in planned for plan in run.plans]
+    needed = dict.fromkeys(field for one in programs for field in cluster.examples_for(one.name, one.image))
+    if not needed:
+        return []
+    count, fields = counted(len(needed), "open value"), ", ".join(needed)
+    return [
+        f"{cluster.name} has {count}. This dry run has examples for them, and the ids of the jobs depend on them. "
+        f"A submission needs your values in {api.shown(cluster.overlay)}: {fields}"
+    ]
+
+
+def _plans(planned: Sequence[api.PlannedRun]) -> list[api.Plan]:
+    """Return the plans of all experiments; a job that experiments share is the one of the first."""
+    first_of: dict[str, api.Plan] = {}
+    for plan in (plan for run in planned for plan in run.plans):
+        first_of.setdefault(plan.identity, plan)
+    return list(first_of.values())
+
+
+def _job_rows(submissions: Sequence[api.Submission]) -> list[api.JobRef]:
+    """Return the rows of the jobs; one that experiments share is a row of the first."""
+    rows: dict[str, api.JobRef] = {}
+    for submission in submissions:
+        for job in submission.jobs:
+            rows.setdefault(job.job_id, row_of(api.JobRef, job, reused=submission.reused.get(job.job_id)))
+    return list(rows.values())
+
+
+def _print_submission(submission: api.Submission) -> None:
+    """Print `10 cases: 7 done, 2 running, 1 submitted`, and what needs an explanation."""
+    planned, left = submission.planned, submission.left
+    counts = {
+        "done": submission.done,
+        "running": submission.running,
+        "waiting": submission.waiting,
+        "failed and not submitted again": sum(left.values()),
+    }
+    parts = [f"{count} {name}" for name, count in counts.items() if count] + [f"{submission.submitted} submitted"]
+    parts += [f"{submission.queued} queued"] if submission.queued else []
+    name, cases = planned.entry.short_name, counted(len(planned.plans), "case")
+    message(f"{name} at scale {planned.scale} on {planned.cluster.name}: {cases}: {', '.join(parts)}")
+    labels = {job.job_id: job.label for job in submission.jobs}
+    reused = [f"reused: {labels[job]} {text}" for job, text in submission.reused.items()]
+    print_shortened(reused, f"repro status {name}")
+    for job_id in submission.warm_ups:
+        message(f"job {job_id} compiles the program's kernels first, so that no two jobs compile at once")
+    if submission.canary is not None:
+        message(f"the canary is {submission.canary}; the others start once it is verified or partial")
+    if submission.queued:
+        message(f"{submission.queued} queued: {submission.queued_because or 'interrupted'}")
+    for failure, count in left.items():
+        message(f"{counted(count, 'job')} failed ({failure}), not submitted again: {api.policy_of(failure).reason}")
+    if left:
+        classes = ",".join(sorted(str(failure) for failure in left))
+        message(f"to submit them again: repro retry {name} --class {classes}")
+
+
+def _print_submitted_jobs(submissions: Sequence[api.Submission], selection: api.JobFilter) -> None:
+    labels = {job.job_id: job.label for submission in submissions for job in submission.jobs}
+    rows = [
+        as_row(row) | {"experiment": short_name(row.experiment), "case": labels[row.job]}
+        for row in _job_rows(submissions)
+    ]
+    table(rows, filled_columns(rows, ("job", "experiment", "case", "state", "id", "reused"), ["experiment"]))
+    jobs = [job for submission in submissions for job in submission.jobs]
+    names = [submission.planned.entry.short_name for submission in submissions]
+    if any(job.state == api.QUEUED for job in jobs):
+        suggest("submit the queued jobs when there is room", "wait", *names, **selection)
+    elif any(job.phase in api.OPEN for job in jobs):
+        suggest_status(names, selection, watch=True)
+    else:
+        suggest_results(names, selection)
+
+
+def _print_outcomes(outcomes: Sequence[api.FigureOutcome], selection: api.JobFilter) -> int:
+    """Print the cases and claims of ended runs; return the exit code."""
+    for outcome in outcomes:
+        print_outcome(outcome, api.export_rows(outcome.entry, outcome.results))
+    failures = [row for outcome in outcomes for row in outcome.failures]
+    if failures:
+        suggest_why(failures[0])
+    else:
+        purpose = "the figure as a picture" if len(outcomes) == 1 else "the figures as pictures"
+        names = [outcome.entry.short_name for outcome in outcomes]
+        suggest(purpose, "plot", *names, **selection)
+    return EXIT_FAILED if any(outcome.failed for outcome in outcomes) else EXIT_OK
+
+
+def _print_plans(planned: Sequence[api.PlannedRun], options: api.CaseOptions) -> None:
+    """Print the jobs of a dry run. Jobs that experiments share are one row."""
+    plans = _plans(planned)
+    rows: list[dict[str, object]] = [
+        as_row(row_of(api.PlannedJob, plan))
+        | {"experiment": short_name(plan.case.experiment), "case": plan.label, "time": plan.resources.time_limit}
+        | {"warnings": "; ".join(plan.warnings)}
+        for plan in plans
+    ]
+    columns = ("job", "experiment", "case", "nodes", "tasks", "gpus", "microbatches", "bubble", "iterations", "time")
+    table(rows, [*filled_columns(rows, columns, ["experiment"]), "warnings"])
+    program = ("program", "code", "image", "image_digest", "data")
+    for text in dict.fromkeys("; ".join(f"{name} {row[name]}" for name in program if row[name]) for row in rows):
+        message(text)
+    first, cluster = planned[0], planned[0].cluster.name
+    scales = " and ".join(dict.fromkeys(run.scale for run in planned))
+    message(f"would submit {counted(len(plans), 'job')} at scale {scales} to {cluster}; nothing was submitted")
+    budget = {"time_budget": first.time_budget, "cost_budget": first.cost_budget}  # of each repeat
+    # All cases share a budget, so no --where may be added; with several experiments it is not that of the first one.
+    has_budget = len(planned) == 1 and any(budget.values())
+    of_case = (
+        {"explain": True, **budget} if has_budget else {"where": first.plans[0].case.name, **dict.fromkeys(budget)}
+    )
+    chosen = {**options, "scale": first.scale, "example": bool(first.cluster.with_example), **of_case}
+    suggest("the script of the first job", "render", first.entry.argument, cluster=cluster, **chosen)
+
+
+@app.command()
+@with_options(option.JOBS)
 def wait(
     context: typer.Context,
-    targets: option.MaybeTargets = None,
+    targets: MaybeTargets = None,
     *,
-    scale: option.OnlyScale = None,
-    cluster: option.OnlyCluster = None,
-    program: option.OnlyProgram = None,
-    where: option.Where = None,
     timeout: Timeout = None,
     notify: option.Notify = None,
+    **selection: Unpack[api.JobFilter],
 ) -> None:
     """Wait until jobs have ended: those of experiments, single jobs, or all open jobs."""
-    selection: api.JobFilter = {"cluster": cluster, "scale": scale, "program": program, "where": where}
     raise typer.Exit(_wait(context, targets or [], timeout, message_addresses(notify), selection))
 
 
@@ -75,8 +341,8 @@ def _wait(
 ) -> int:
     """Wait for the jobs and print them; return the exit code."""
     with waiting(context, addresses, selection):
-        waited = api.wait(targets, timeout=timeout, session=session_of(context), **selection)
-    context.obj.json.put(jobs=waited.jobs)
+        waited = api.wait(targets, timeout=timeout, session=command_session(), **selection)
+    put(jobs=waited.jobs)
     if not waited.jobs:
         message("no open jobs")
         suggest_status(experiments_of(targets), selection)
@@ -105,33 +371,34 @@ def _wait(
 
 
 @app.command()
+@with_options(option.JOBS)
 def retry(
     context: typer.Context,
     targets: option.Targets,
     *,
-    scale: option.OnlyScale = None,
-    cluster: option.OnlyCluster = None,
-    program: option.OnlyProgram = None,
-    where: option.Where = None,
     state: option.OnlyState = None,
     classes: Classes = None,
     time: TimeLimit = None,
     settings: option.Settings = None,
-    dry_run: DryRun = False,
+    dry_run: ShowOnly = False,
     wait: option.Wait = False,
     notify: option.Notify = None,
+    **selection: Unpack[api.JobFilter],
 ) -> None:
     """Submit failed jobs again, planned from the current profile, on other nodes or with more time."""
-    selection: api.JobFilter = {"cluster": cluster, "scale": scale, "program": program, "where": where}
     addresses = message_addresses(notify, waits=wait)
     again: list[api.RetriedJob] = []
 
     def on_group(group: api.RetriedGroup) -> None:
         """Print the jobs of a group as soon as they are submitted: the next group may fail."""
         again.extend(group.jobs)
-        context.obj.json.put(jobs=again)
-        if not dry_run:
-            _print_retried(group)
+        put(jobs=again)
+        if dry_run:
+            return
+        for job in group.jobs:
+            data(f"{job.job}  {job.case}  attempt {job.attempt}")
+        left = f"; {group.left} not submitted again: too many attempts, or Slurm repeats them; --class submits them"
+        message(f"{counted(group.submitted, 'job')} submitted again{left if group.left else ''}")
 
     retried = api.retry(
         targets,
@@ -140,7 +407,7 @@ def retry(
         settings=settings or (),
         dry_run=dry_run,
         on_group=on_group,
-        session=session_of(context),
+        session=command_session(),
         state=state,
         **selection,
     )
@@ -180,48 +447,36 @@ def _print_dry_run(retried: api.Retried) -> None:
     rows: list[dict[str, object]] = [
         as_row(job) | {"experiment": short_name(job.experiment), "time": job.time_limit} for job in jobs
     ]
-    several = ["experiment"] if len({group.experiment for group in retried.groups}) > 1 else []
-    table(rows, ["job", *several, "case", "failure", "attempt", "time"])
+    table(rows, filled_columns(rows, ("job", "experiment", "case", "failure", "attempt", "time"), ["experiment"]))
     left = sum(group.left for group in retried.groups)
     alone = f", and not {counted(left, 'other')} (too many attempts, or Slurm repeats them)" if left else ""
     message(f"would submit {counted(len(jobs), 'job')} again{alone}; nothing was submitted")
     suggest("the earlier attempts of the first job", "history", jobs[0].job)
 
 
-def _print_retried(group: api.RetriedGroup) -> None:
-    for job in group.jobs:
-        data(f"{job.job}  {job.case}  attempt {job.attempt}")
-    left = f"; {group.left} not submitted again: too many attempts, or Slurm repeats them; --class submits them"
-    message(f"{counted(group.submitted, 'job')} submitted again{left if group.left else ''}")
-
-
 @app.command()
+@with_options(option.JOBS)
 def cancel(
-    context: typer.Context,
     targets: option.Targets,
     *,
-    scale: option.OnlyScale = None,
-    cluster: option.OnlyCluster = None,
-    program: option.OnlyProgram = None,
-    where: option.Where = None,
     state: option.OnlyState = None,
-    yes: option.Yes = False,
+    yes: Yes = False,
+    **selection: Unpack[api.JobFilter],
 ) -> None:
     """Cancel jobs of experiments, or by job id."""
-    selection: api.JobFilter = {"cluster": cluster, "scale": scale, "program": program, "where": where}
-    session = session_of(context)
+    session = command_session()
     jobs = api.cancellable_jobs(targets, session=session, state=state, **selection)
     if not jobs:
         message("no open job to cancel")
         suggest_status(experiments_of(targets), selection)
         return
     if len(jobs) > ASK_ABOVE and not yes:
-        if context.obj.is_json or not sys.stdin.isatty():
+        if console.is_json or not sys.stdin.isatty():
             raise ReproError(Problem(f"{counted(len(jobs), 'job')} would be cancelled", hint="confirm with --yes"))
         typer.confirm(f"Cancel {counted(len(jobs), 'job')}?", abort=True, err=True)
     cancelled = api.cancel_jobs(jobs, session=session)
     refs = rows_of(api.JobRef, cancelled.asked)
-    context.obj.json.put([*cancelled.refused, *cancelled.unrecorded], jobs=refs)
+    put([*cancelled.refused, *cancelled.unrecorded], jobs=refs)
     for job in cancelled.asked:
         data(f"{job.job_id}  {job.label}  {job.scheduler_id or '-'}")
     for problem in cancelled.refused:
@@ -244,15 +499,15 @@ def cancel(
 
 
 @app.command()
-def adopt(context: typer.Context, folder: Folder) -> None:
+def adopt(folder: Folder) -> None:
     """Read the jobs of rendered scripts that were submitted by hand into the ledger. A second call adds new ones."""
-    adopted = api.adopt(folder, session=session_of(context))
+    adopted = api.adopt(folder, session=command_session())
     refs = rows_of(api.JobRef, adopted.jobs)
     rows = [
         as_row(ref) | {"experiment": short_name(ref.experiment), "case": row.label}
         for ref, row in zip(refs, adopted.jobs, strict=True)
     ]
-    context.obj.json.put(
+    put(
         jobs=refs,
         adopted_before=[str(file) for file in adopted.known],
         not_submitted=[str(file) for file in adopted.not_submitted],

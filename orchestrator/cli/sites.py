@@ -2,27 +2,39 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from json import dumps
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from orchestrator import api
 from orchestrator.cli import completion
 from orchestrator.cli import options as option
-from orchestrator.cli.options import all_settings, argument, session_of, value_option
-from orchestrator.cli.output import as_row, data, filled_columns, message, next_command, suggest, table
-from orchestrator.errors import EXIT_FAILED, Problem, ReproError
+from orchestrator.cli.options import argument, command_session, value_option, with_options
+from orchestrator.cli.output import (
+    as_row,
+    as_yaml,
+    console,
+    data,
+    filled_columns,
+    message,
+    next_command,
+    put,
+    suggest,
+    table,
+)
+from orchestrator.errors import EXIT_FAILED, Problem, added_to, require_none
 from orchestrator.fields import row_of
 from orchestrator.files import written_files
 from orchestrator.paths import find_folders
 from orchestrator.text import counted
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 POLL_S = 5.0
 """Interval between two looks at imports that a command waits for."""
@@ -60,34 +72,26 @@ ProbeJob = Annotated[bool, typer.Option("--job", help="Also run a job of one min
 
 
 @clusters.command("list")
-def list_clusters(context: typer.Context) -> None:
+def list_clusters() -> None:
     """List all profiles and their open values."""
     folders = find_folders()
     rows: list[api.ClusterRow] = []
     problems: list[Problem] = []
     for name in sorted(api.cluster_names(folders)):
-        try:
+        with added_to(problems):
             rows.append(row_of(api.ClusterRow, api.find_cluster(folders, name)))
-        except ReproError as error:
-            problems += error.problems
-    context.obj.json.put(clusters=rows)
+    put(clusters=rows)
     if rows:
         columns = ["cluster", "about", "scheduler", "nodes", "gpus", "container", "open"]
         gpus = [f"{row.gpus_per_node} x {row.gpu}" if row.gpu else None for row in rows]
         table([as_row(row) | {"gpus": of, "open": len(row.open)} for row, of in zip(rows, gpus, strict=True)], columns)
-    if problems:
-        raise ReproError(*problems)
+    require_none(problems)
     if rows:
         suggest("a profile and its open values", "clusters show", rows[0].cluster)
 
 
 @clusters.command()
-def show(
-    context: typer.Context,
-    name: Name,
-    resolved: Resolved = False,
-    settings: option.Settings = None,
-) -> None:
+def show(name: Name, resolved: Resolved = False, settings: option.Settings = None) -> None:
     """Show a profile with all layers merged."""
     cluster = api.find_cluster(find_folders(), name, api.read_settings(settings or ()).of_profile)
     layered = cluster.layered
@@ -96,7 +100,7 @@ def show(
         for path, value in api.leaves(layered.value)
     ]
     row = row_of(api.ClusterRow, cluster)
-    context.obj.json.put(clusters=[row], fields=values, profiles=[layered.value])
+    put(clusters=[row], fields=values, profiles=[layered.value])
     if resolved:
         cells = [{"field": row.field, "value": _yaml(row.value), "from": row.location} for row in values]
         table(cells, ["field", "value", "from"])
@@ -114,27 +118,20 @@ def show(
 
 
 @clusters.command()
+@with_options({"scale": option.Scale, **option.SETTINGS})
 def check(
-    context: typer.Context,
     name: Name,
     *,
     experiment: OnExperiment = None,
-    scale: option.Scale = None,
     job: ProbeJob = False,
-    settings: option.Settings = None,
-    partition: option.Partition = None,
-    qos: option.QosName = None,
-    reservation: option.Reservation = None,
-    nodelist: option.NodeList = None,
-    exclude: option.Exclude = None,
-    time: option.JobTime = None,
+    **options: Unpack[api.CaseOptions],
 ) -> None:
     """Compare a profile with the live cluster.
 
     Checks names, limits, nodes, pyxis and paths; with --job also what a compute node sees.
     """
-    chosen = all_settings(settings, partition, qos, reservation, nodelist, exclude, time)
-    session = session_of(context)
+    scale, settings = options["scale"], options["settings"] or ()
+    session = command_session()
     checked = api.check_cluster(
         session.folders,
         name,
@@ -142,14 +139,13 @@ def check(
         experiment=experiment,
         scale=scale,
         job=job,
-        settings=api.read_settings(chosen),
+        settings=api.read_settings(settings),
     )
     cluster, findings = checked.cluster, checked.findings
-    context.obj.json.put(checks=findings)
+    put(checks=findings)
     columns = ["result", "place", "check", "found"]  # faults follow again, with location and hint
     table([as_row(finding) for finding in findings], columns)
-    if checked.problems:
-        raise ReproError(*checked.problems)
+    require_none(checked.problems)
     unchecked = [finding for finding in findings if finding.result == "not checked"]
     results = Counter(finding.result for finding in findings)
     others = "".join(f", {results[result]} {result}" for result in ("later", "unknown") if results[result])
@@ -157,18 +153,18 @@ def check(
     on_nodes = sum(finding.place == "compute" for finding in unchecked)
     if cluster.is_slurm and not job:
         purpose = f"also the {counted(on_nodes, 'path')} of compute nodes" if on_nodes else "also a compute node"
-        suggest(purpose, "clusters check", name, experiment=experiment, scale=scale, settings=chosen, job=True)
+        suggest(purpose, "clusters check", name, experiment=experiment, scale=scale, settings=settings, job=True)
     else:
         example = bool(cluster.unfilled)
-        options = {"cluster": name, "scale": scale, "settings": chosen, "example": example, "dry_run": True}
-        suggest("the jobs of an experiment", "submit", experiment or "figure-13", **options)
+        planned = {"cluster": name, "scale": scale, "settings": settings, "example": example}
+        suggest("the jobs of an experiment", "submit", experiment or "figure-13", **planned, dry_run=True)
 
 
 @clusters.command()
-def new(context: typer.Context, name: NewName, partition: Partition = None) -> None:
+def new(name: NewName, partition: Partition = None) -> None:
     """Write a profile from what Slurm reports on this login node."""
     file = api.new_cluster(find_folders(), name, partition, message)
-    context.obj.json.put(files=written_files("profile", file))
+    put(files=written_files("profile", file))
     data(str(file))
     suggest("what is right, wrong and open", "clusters check", name)
 
@@ -186,11 +182,11 @@ def _yaml(value: object) -> str:
 
 
 @images.command("list")
-def list_images(context: typer.Context, cluster: option.OnCluster) -> None:
+def list_images(cluster: option.OnCluster) -> None:
     """List the images: file, presence, and who imported it."""
     profile = api.find_cluster(find_folders(), cluster)
     rows = api.image_rows(profile)
-    context.obj.json.put(images=rows)
+    put(images=rows)
     if rows:
         shown = [_image_row(row) for row in rows]
         columns = ("image", "there", "bytes", "imported", "by", "digest", "location", "profile")
@@ -206,7 +202,6 @@ def list_images(context: typer.Context, cluster: option.OnCluster) -> None:
 
 @images.command("import")
 def import_images(
-    context: typer.Context,
     cluster: option.OnCluster,
     names: ImageNames = None,
     again: Again = False,
@@ -224,13 +219,13 @@ def import_images(
     imports: list[api.Import] = []
     for started in api.import_images(profile, folders, wanted.to_import):
         imports.append(started)
-        context.obj.json.put(imports=_import_rows(imports, {}))
+        put(imports=_import_rows(imports, {}))
         data(f"{started.name}  {started.job_id or 'here'}  {started.file}")
     if imports and not is_local:
         message(f"{counted(len(imports), 'import')} submitted")
     if imports and (is_local or wait):
         failures = _wait(imports, cluster)
-        context.obj.json.put(imports=_import_rows(imports, failures))
+        put(imports=_import_rows(imports, failures))
         _print_results(imports, failures, cluster)
     suggest("the imported images", "images list", cluster=cluster)
 
@@ -286,11 +281,11 @@ def _group() -> None:
 
 
 @config.command("show")
-def show_config(context: typer.Context) -> None:
+def show_config() -> None:
     """Print each setting with its origin: option, environment variable, file:line:column or default."""
-    settings = api.config_rows(context.obj.database)
-    if context.obj.is_json:
-        context.obj.json.put(settings=settings)
+    settings = api.config_rows(console.database)
+    if console.is_json:
+        put(settings=settings)
         return
     values = [", ".join(row.value) if isinstance(row.value, tuple) else row.value for row in settings]
     rows = [as_row(row) | {"value": value} for row, value in zip(settings, values, strict=True)]
@@ -307,31 +302,19 @@ Nodes = Annotated[list[str], typer.Argument(help="Nodes as Slurm writes them: n7
 Because = Annotated[str, typer.Option("--because", metavar="TEXT", help="The reason, for later.")]
 Until = Annotated[
     str | None,
-    typer.Option(
-        "--until", metavar="DATE", help="Last day, 2026-12-31, or a time in UTC, 2026-12-31T18:00. Default: no end."
-    ),
+    value_option("--until", "DATE", "Last day, 2026-12-31, or a time in UTC, 2026-12-31T18:00. Default: no end."),
 ]
 OnlyCluster = Annotated[
-    str | None,
-    typer.Option(
-        "--cluster", metavar="CLUSTER", help="Only nodes of this cluster.", autocompletion=completion.clusters
-    ),
+    str | None, value_option("--cluster", "CLUSTER", "Only nodes of this cluster.", completion.clusters)
 ]
 Ended = Annotated[bool, typer.Option("--all", help="Also entries that have ended.")]
 
 
 @nodes.command()
-def deny(
-    context: typer.Context,
-    names: Nodes,
-    *,
-    because: Because,
-    until: Until = None,
-    cluster: option.OnCluster,
-) -> None:
+def deny(names: Nodes, *, because: Because, until: Until = None, cluster: option.OnCluster) -> None:
     """Exclude nodes from each submission from now on. Jobs that are already in Slurm's queue stay as they are."""
-    denied = api.deny_nodes(names, because, cluster, until=until, session=session_of(context))
-    context.obj.json.put(nodes=denied.entries)
+    denied = api.deny_nodes(names, because, cluster, until=until, session=command_session())
+    put(nodes=denied.entries)
     first = denied.entries[0]
     listed = ", ".join(entry.node for entry in denied.entries)
     message(f"{first.cluster}: {counted(len(denied.entries), 'node')} {first.explanation}: {listed}")
@@ -341,32 +324,26 @@ def deny(
 
 
 @nodes.command("list")
-def list_nodes(
-    context: typer.Context,
-    *,
-    cluster: OnlyCluster = None,
-    ended: Ended = False,
-) -> None:
+def list_nodes(*, cluster: OnlyCluster = None, ended: Ended = False) -> None:
     """List the denied nodes."""
-    entries = api.list_denied_nodes(cluster=cluster, ended=ended, session=session_of(context))
+    entries = api.list_denied_nodes(cluster=cluster, ended=ended, session=command_session())
     rows = [asdict(entry) for entry in entries]
-    context.obj.json.put(nodes=entries)
+    put(nodes=entries)
     if rows:
         table(rows, list(rows[0]))
     else:
         message("no node is denied")
-    if not rows:
         suggest("how to exclude a node from submissions", "nodes deny", "--help")
-    elif not ended:
+    if rows and not ended:
         first = entries[0]
         suggest("use the node again", "nodes allow", first.node, cluster=first.cluster)
 
 
 @nodes.command()
-def allow(context: typer.Context, names: Nodes, *, cluster: option.ClusterName = None) -> None:
+def allow(names: Nodes, *, cluster: option.ClusterName = None) -> None:
     """Take nodes off the deny list."""
     entries = api.allow_nodes(names, cluster=cluster)
-    context.obj.json.put(nodes=entries)
+    put(nodes=entries)
     listed = ", ".join(entry.node for entry in entries)
     message(f"{entries[0].cluster}: {counted(len(entries), 'node')} allowed again: {listed}")
     suggest("the nodes that are denied", "nodes list")
@@ -397,10 +374,10 @@ Offline = Annotated[
 
 
 @programs.command("list")
-def list_programs(context: typer.Context) -> None:
+def list_programs() -> None:
     """List the programs and what each one needs."""
     rows = [needs.row for needs in api.program_needs()]
-    context.obj.json.put(programs=rows)
+    put(programs=rows)
     cells = [as_row(row) | {"commit": (row.commit or "")[:12], "needs": ", ".join(row.needs)} for row in rows]
     table(cells, list(cells[0]))
     for problem in api.broken_programs():
@@ -409,11 +386,11 @@ def list_programs(context: typer.Context) -> None:
 
 
 @programs.command("show")
-def show_program(context: typer.Context, name: Program, cluster: option.ClusterName = None) -> None:
+def show_program(name: Program, cluster: option.ClusterName = None) -> None:
     """Show what a program needs, its sources, and what is there."""
     shown = api.show_program(name, cluster)
     rows, program = shown.needs, shown.row
-    context.obj.json.put(programs=[program], needs=rows)
+    put(programs=[program], needs=rows)
     if rows:
         short = [_short(row) for row in rows]
         table(short, filled_columns(short, ("field", "what", "state", "path", "fetched", "version", "source")))
@@ -436,7 +413,6 @@ def show_program(context: typer.Context, name: Program, cluster: option.ClusterN
 
 @programs.command()
 def fetch(
-    context: typer.Context,
     name: Program,
     cluster: option.OnCluster,
     directory: Directory = None,
@@ -450,7 +426,7 @@ def fetch(
     """
     planned = api.plan_fetch(name, cluster, directory=directory, text=text, python=python, offline=offline)
     if offline:
-        context.obj.json.put(commands=planned.script.splitlines())
+        put(commands=planned.script.splitlines())
         data(planned.script.rstrip("\n"))
         return
     if not planned.items:
@@ -463,11 +439,11 @@ def fetch(
         rows.append(row)
         if row.how != "fetched":  # else the script has printed it
             message(f"{row.field}: {row.how}, {', '.join(map(str, row.files))}")
-    context.obj.json.put(fetched=rows, settings=planned.settings)
+    put(fetched=rows, settings=planned.settings)
     if planned.settings:
         data(f"programs:\n  {planned.program.name}:")
         for setting in planned.settings:
-            data(f"    {setting.field}: {_yaml_text(setting.value)}")
+            data(f"    {setting.field}: {as_yaml(setting.value)}")
         message(f"set these fields in {api.shown(planned.cluster.overlay)}")
     if planned.unmounted:
         message(f"jobs run in containers: add {' and '.join(planned.unmounted)} to container: mounts: of the profile")
@@ -479,8 +455,3 @@ def _short(row: api.NeedRow) -> dict[str, object]:
     digest = f"sha256:{row.sha256}"[:19] if row.sha256 else None
     what = row.what if row.required else f"{row.what}, optional"
     return as_row(row) | {"what": what, "version": digest or str(row.commit or "")[:12]}
-
-
-def _yaml_text(value: str) -> str:
-    """Return a path as YAML: in quotes unless its characters are harmless. JSON's quotes are YAML's."""
-    return value if re.fullmatch(r"/[\w./-]*", value, re.ASCII) else dumps(value, ensure_ascii=False)

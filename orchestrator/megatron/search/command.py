@@ -13,8 +13,8 @@ from orchestrator.cli import completion
 from orchestrator.cli import options as option
 from orchestrator.cli.job_table import waiting
 from orchestrator.cli.notify import message_addresses, send_message
-from orchestrator.cli.options import argument, session_of, value_option
-from orchestrator.cli.output import JsonDocument, as_row, data, filled_columns, message, suggest, table
+from orchestrator.cli.options import argument, command_session, value_option
+from orchestrator.cli.output import JsonDocument, as_row, data, filled_columns, message, put, suggest, table
 from orchestrator.errors import EXIT_FAILED, EXIT_OK, Problem, ReproError
 from orchestrator.fields import row_of, rows_of
 from orchestrator.text import counted
@@ -110,9 +110,9 @@ def search(
     """Find the fastest layout of a model: measure the most promising cases first, inside a budget."""
     from orchestrator.megatron.search import api as searches  # not for --help
 
-    limit, addresses, session = searches.read_search_budget(budget), message_addresses(notify), session_of(context)
+    limit, addresses, session = searches.read_search_budget(budget), message_addresses(notify), command_session()
     if simulate:
-        _print_simulated(context, *searches.simulate_search(target, cluster, where, session=session))
+        _print_simulated(*searches.simulate_search(target, cluster, where, session=session))
         return
     if cluster is None:
         raise ReproError(Problem("no cluster to search on", hint="add --cluster NAME, or --simulate"))
@@ -143,26 +143,26 @@ def _search(
     """Run the search and print the answer, without options the candidates; return the exit code."""
     from orchestrator.megatron.search import api as searches  # not for --help
 
-    session = session_of(context)
+    session = command_session()
     message(f"{prepared.entry.name} on {prepared.cluster.name}: {counted(len(prepared.candidates), 'candidate')}")
     if options is None:
-        _print_answer(context, prepared, searches.search_answer(prepared, None, session=session))
+        _print_answer(prepared, searches.search_answer(prepared, None, session=session))
         return EXIT_OK
     try:
         with waiting(context, addresses):
             answer = searches.run_search(prepared, options, session=session)
     except KeyboardInterrupt:
         message("interrupted; open jobs go on, and the same command continues the search")
-        _print_answer(context, prepared, searches.search_answer(prepared, "interrupted", session=session))
+        _print_answer(prepared, searches.search_answer(prepared, "interrupted", session=session))
         raise
-    code = _print_answer(context, prepared, answer)
+    code = _print_answer(prepared, answer)
     fastest = searches.fastest_text(answer) or "no candidate is measured"
     end = f"search {prepared.entry.short_name} on {prepared.cluster.name}: {fastest}"
     send_message(addresses, [end], failed=code != EXIT_OK)
     return code
 
 
-def _print_answer(context: typer.Context, prepared: searches.PreparedSearch, answer: searches.SearchAnswer) -> int:
+def _print_answer(prepared: searches.PreparedSearch, answer: searches.SearchAnswer) -> int:
     """Print the fastest cases, the winner, the hours and what was not run; return the exit code."""
     from orchestrator.megatron.search import api as searches  # not for --help
 
@@ -172,7 +172,7 @@ def _print_answer(context: typer.Context, prepared: searches.PreparedSearch, ans
     others = [row for row in answer.rows if row.state != "measured"]
     arguments = {} if answer.winner is None else searches.arguments_by_program(answer.winner.case)
     winners = [] if answer.winner is None else [answer.winner]
-    context.obj.json.put(
+    put(
         searches=[row_of(searches.SearchSummary, answer, **names, **counts)],
         candidates=rows_of(searches.SearchedCase, (*measured, *others)),
         reasons=[searches.NotRunReason(reason, count) for reason, count in answer.reasons],
@@ -239,10 +239,10 @@ def _hours(hours: float) -> str:
     return f"{hours:,.0f}" if hours >= 100 else f"{hours:.3g}"
 
 
-def _print_simulated(context: typer.Context, entry: api.Entry, simulated: searches.Simulated) -> None:
+def _print_simulated(entry: api.Entry, simulated: searches.Simulated) -> None:
     """Print the cases in the order in which a search measures them, with their known times."""
     best, rows = simulated.best_ms, simulated.cases
-    context.obj.json.put(simulated=rows)
+    put(simulated=rows)
     table([as_row(row) for row in rows], ["case", "iteration_ms"])
     found = simulated.measured_ms[simulated.found]
     message(f"{entry.short_name}: {len(rows)} of {counted(simulated.of, 'case')} measured; no other one can be faster")
