@@ -417,7 +417,7 @@ def show_program(context: typer.Context, name: Program, cluster: option.ClusterN
     if rows:
         short = [_short(row) for row in rows]
         table(short, filled_columns(short, ("field", "what", "state", "path", "fetched", "version", "source")))
-    message(f"{program.program}: {program.program}")
+    message(f"{program.program}: {program.about}")
     for published_data in shown.published_data:
         message(f"data of the paper: {published_data}")
     states = {row.state for row in rows if row.required}

@@ -58,7 +58,10 @@ class FailedNodes:
             with contextlib.suppress(ReproError):  # a log that this user may not read proves nothing
                 log = log_blocks(Path(before.folder))
                 self._by_attempt[before.attempt_id] = failed_nodes(
-                    failure, log, self._allocation(plan, before), reader_of(plan.case.program, plan.case.described).lines
+                    failure,
+                    log,
+                    self._allocation(plan, before),
+                    reader_of(plan.case.program, plan.case.described).lines,
                 )
         return self._by_attempt[before.attempt_id]
 

@@ -16,10 +16,10 @@ from orchestrator.launch.directives import (
     experiment_file,
     field_lines,
     output_pattern,
+    own_origin,
     program_origin,
     srun_options,
     time_limit_origin,
-    own_origin,
     wrapping_of,
 )
 from orchestrator.launch.run_options import (

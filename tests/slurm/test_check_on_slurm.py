@@ -335,9 +335,7 @@ def test_a_python_without_torch_in_the_image_is_reported(mine: Checked) -> None:
     assert " torch: the python of image pretrain: ModuleNotFoundError: No module named 'torch'. Hint: " in fault
     assert mine.check("--job", programs={"pretrain": {"python": "/nosuch/python"}}) == 2
     (fault,) = mine.faults
-    problem = (
-        "programs.pretrain.python: /nosuch/python: no such program in image pretrain. Hint: programs: pretrain: "
-    )
+    problem = "programs.pretrain.python: /nosuch/python: no such program in image pretrain. Hint: programs: pretrain: "
     assert fault.startswith(f"local.yaml:{mine.line_of('python:')}:") and problem in fault
 
 

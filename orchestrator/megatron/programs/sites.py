@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from orchestrator.config.model import Text, required
-from orchestrator.programs.needs import PublicFile, ProgramSite
+from orchestrator.programs.needs import ProgramSite, PublicFile
 
 GPT2_TOKENS = 50257
 """Entries of GPT-2's vocabulary, which --vocab-file and --merge-file name."""

@@ -64,9 +64,7 @@ BudgetText = Annotated[
 ]
 Program = Annotated[
     str | None,
-    value_option(
-        "--program", "PROGRAM", "Program that runs the candidates. Default: pretrain.", completion.programs
-    ),
+    value_option("--program", "PROGRAM", "Program that runs the candidates. Default: pretrain.", completion.programs),
 ]
 OnCpu = Annotated[bool, typer.Option("--cpu", help="Run processes on CPU cores in place of GPUs.")]
 Iterations = Annotated[int, value_option("--iterations", "NUMBER", "Iterations of a complete job.", min=5)]

@@ -143,9 +143,7 @@ def _check_results(folder: Path, about: About, entry: Entry, ledger: Ledger) -> 
         *_row_differences("claim", stored["claims"], claims, () if same_rules else ("claim", "says", "source")),
     ]
     if sorted(about.programs) != outcome.programs:
-        differences.append(
-            f"bundle.json: programs are {', '.join(about.programs)}, not {', '.join(outcome.programs)}"
-        )
+        differences.append(f"bundle.json: programs are {', '.join(about.programs)}, not {', '.join(outcome.programs)}")
     columns = [column for column in case_columns(entry) if column.name in names]
     if text_of(folder, "results/cases.csv") != b"".join(pieces("csv", columns, {"cases": stored["cases"]})).decode():
         differences.append("results/cases.csv: rows differ from results/results.json")

@@ -53,9 +53,7 @@ def test_each_line_of_a_script_is_shown_with_where_it_comes_from(repro: Caller) 
     assert len(lines) == len(script) and all(line.endswith(said) for line, said in zip(lines, script, strict=True))
     origin = {said.strip(): line.removesuffix(said).strip() for line, said in zip(lines, script, strict=True)}
     assert origin["set -euo pipefail"].startswith("templates/job.sh.j2:")
-    assert origin["--micro-batch-size 1 \\"].startswith(
-        "program pretrain, experiments/sc21/figure-13.yaml, templates/"
-    )
+    assert origin["--micro-batch-size 1 \\"].startswith("program pretrain, experiments/sc21/figure-13.yaml, templates/")
     (python,) = (where for said, where in origin.items() if "train.sh" in said and not said.startswith("probe"))
     assert python.startswith("clusters/here.yaml:")
 

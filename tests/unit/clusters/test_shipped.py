@@ -21,9 +21,9 @@ from tests.unit.clusters.sites import (
     copy_shipped,
     filled,
     image_names,
+    program_names,
     shipped_cluster,
     shipped_names,
-    program_names,
 )
 
 pytestmark = pytest.mark.slow
