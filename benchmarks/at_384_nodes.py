@@ -31,7 +31,7 @@ from orchestrator.launch.render import render_job
 from orchestrator.paths import Folders, find_folders
 from orchestrator.planning.plan import Plan, plan_cases
 from orchestrator.slurm.command import run_slurm
-from orchestrator.slurm.records import Phase, phase_of
+from orchestrator.slurm.notation import Phase, phase_of
 from tests.slurm.cluster import SlurmCluster
 from tests.slurm.configuration import Shape
 from tests.waiting import wait_until

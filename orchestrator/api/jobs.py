@@ -41,7 +41,7 @@ from orchestrator.reading.job_status import (
     experiment_statuses,
     job_statuses,
 )
-from orchestrator.slurm.records import STATES, base_state
+from orchestrator.slurm.notation import STATES, base_state
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

@@ -20,16 +20,18 @@ from orchestrator.launch.preflight import require_ready
 from orchestrator.launch.refresh import refresh
 from orchestrator.launch.run_options import RunOptions, RunPlan
 from orchestrator.launch.sbatch import canary_row
-from orchestrator.launch.submit import (
+from orchestrator.launch.submit import dispositions_of
+from orchestrator.launch.submit import submit as submit_plans
+from orchestrator.launch.supervise import (
+    Backlog,
+    FollowedJobs,
     Retry,
     changed_limit,
-    dispositions_of,
     failure_classes,
     plan_again,
     recorded_settings,
+    wait_for,
 )
-from orchestrator.launch.submit import submit as submit_plans
-from orchestrator.launch.supervise import Backlog, FollowedJobs, wait_for
 from orchestrator.ledger.attempts import attempts_of_jobs, job_rows, job_summaries, result_rows
 from orchestrator.ledger.database import DiskFull, Ledger
 from orchestrator.ledger.rows import JobRow, JobSummary

@@ -15,9 +15,7 @@ from orchestrator.api.plans import PlannedRun, plan_run, plan_runs, require_posi
 from orchestrator.clusters.resolve import Cluster
 from orchestrator.errors import Problem, ReproError
 from orchestrator.files import private_folder
-from orchestrator.launch.denied_nodes import denied_note, with_denied_nodes
 from orchestrator.launch.preflight import gpu_warnings, image_warnings, require_ready
-from orchestrator.launch.recover import find_started, read_rendered, token_of, write_records
 from orchestrator.launch.refresh import observe_end_records
 from orchestrator.launch.render import explain_job, render_job
 from orchestrator.launch.run_options import FollowedJob, RunOptions
@@ -309,6 +307,9 @@ def render(
     Beside each script is a record without secrets, by which `adopt` reads the job into the ledger. With `explain`, only
     the first script is explained and nothing is written.
     """
+    from orchestrator.launch.adopt import token_of, write_records
+    from orchestrator.launch.denied_nodes import denied_note, with_denied_nodes
+
     planned = plan_run(experiment, cluster, **options)
     session.note(planned.notes)
     folders, base = session.folders, Path(output or "").resolve()
@@ -358,6 +359,8 @@ def adopt(folder: Path | str, *, session: Session = DEFAULT) -> Adopted:
     jobs that were submitted since. The verdict comes from the log, as for every job. ReproError for a folder without
     records and for a record of another version; then nothing is adopted.
     """
+    from orchestrator.launch.adopt import find_started, read_rendered
+
     rendered = read_rendered(Path(folder), session.folders)
     session.note(find_started(rendered))
     ledger = session.existing_ledger(create=True)

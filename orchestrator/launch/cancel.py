@@ -9,8 +9,7 @@ from pathlib import Path
 from orchestrator.errors import Problem, ReproError
 from orchestrator.identity import NotOwn, require_own_folder, user_name
 from orchestrator.launch.executors import cancel_local
-from orchestrator.launch.recover import is_being_made, is_here
-from orchestrator.launch.refresh import is_proven, owner_check, sees_jobs_of
+from orchestrator.launch.refresh import is_being_made, is_here, is_proven, owner_check, sees_jobs_of
 from orchestrator.launch.run_record import sent_of_run
 from orchestrator.launch.sbatch import comment_of, mark_cancelled
 from orchestrator.ledger.attempts import lost_attempts, record_asked
@@ -19,10 +18,8 @@ from orchestrator.ledger.rows import AttemptRow, JobRow
 from orchestrator.ledger.submissions import first_folder, interrupted_submissions, record_never_submitted
 from orchestrator.ledger.tables import CANCELLED_BY, LOST, OPEN, QUEUED, STOPPED_AFTER, SUBMITTING
 from orchestrator.reading.failure import Failure
-from orchestrator.slurm.command import at, cluster_identity
-from orchestrator.slurm.notation import base_id
-from orchestrator.slurm.query import cancel_jobs, find_by_comments, query_jobs
-from orchestrator.slurm.records import JobRecord, Phase
+from orchestrator.slurm.command import at, cancel_jobs, cluster_identity, find_by_comments, query_jobs
+from orchestrator.slurm.notation import JobRecord, Phase, base_id
 
 
 @dataclass(slots=True)

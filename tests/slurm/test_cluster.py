@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.errors import Unreachable
-from orchestrator.slurm.query import find_by_comments, query_jobs
+from orchestrator.slurm.command import find_by_comments, query_jobs
 from tests.slurm.cluster import SlurmCluster
 from tests.slurm.host import Daemon, end_processes
 from tests.unit.catalog.entries import CHECKOUT

@@ -12,16 +12,18 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.slurm import query
-from orchestrator.slurm.command import AccountingUnreachable, CommandResult, run_slurm
-from orchestrator.slurm.query import (
+from orchestrator.slurm import command as query
+from orchestrator.slurm.command import (
+    AccountingUnreachable,
+    CommandResult,
     QueryAnswer,
     cancel_jobs,
     find_by_comments,
     query_jobs,
+    run_slurm,
 )
+from orchestrator.slurm.notation import JobRecord, Phase, parse_accounting
 from orchestrator.slurm.reasons import explain_reason
-from orchestrator.slurm.records import JobRecord, Phase, parse_accounting
 from tests.slurm.accounting import OTHER_USER
 from tests.slurm.cluster import SlurmCluster
 from tests.slurm.configuration import CLUSTER_NAME

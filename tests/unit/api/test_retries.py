@@ -263,6 +263,6 @@ def test_the_log_of_a_failed_attempt_is_read_while_others_can_write_to_the_ledge
         writes.append(folder)
         return log_blocks(folder)
 
-    monkeypatch.setattr("orchestrator.launch.batches.log_blocks", read)
+    monkeypatch.setattr("orchestrator.launch.submit.log_blocks", read)
     assert project.retry() == 1
     assert slurm.options() == ["", "--exclude=n2"] and writes == [Path(row.folder)]

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.slurm.records import ACCOUNTING_FIELDS, QUEUE_FIELDS, SEPARATOR
+from orchestrator.slurm.notation import ACCOUNTING_FIELDS, QUEUE_FIELDS, SEPARATOR
 
 _SBATCH = r"""#!/bin/bash
 here=$(dirname "$0")

@@ -13,8 +13,8 @@ import pytest
 
 from orchestrator.clusters.resolve import Cluster
 from orchestrator.files import read_record
-from orchestrator.launch.batches import FailedNodes, batches_of, scripts_of, write_scripts
 from orchestrator.launch.run_options import RunPlan
+from orchestrator.launch.submit import FailedNodes, batches_of, scripts_of, write_scripts
 from orchestrator.ledger.runs import NewAttempt
 from orchestrator.planning.plan import Plan, repeated
 from tests.stand_in_site import Site

@@ -17,8 +17,8 @@ from orchestrator.ledger.attempts import job_rows
 from orchestrator.ledger.database import Ledger, now
 from orchestrator.ledger.submissions import record_submission
 from orchestrator.ledger.tables import ENDED, FAILED, LOST, QUEUED, SUBMITTING, Attempt
-from orchestrator.slurm.query import QueryAnswer
-from orchestrator.slurm.records import JobRecord
+from orchestrator.slurm.command import QueryAnswer
+from orchestrator.slurm.notation import JobRecord
 from tests.recorded_jobs import new_attempts, new_job, new_ledger, new_run, record_jobs, record_run, unless_verified
 
 CLUSTER = "tests@c1:6817"

@@ -17,7 +17,7 @@ from orchestrator.launch.submit import submit
 from orchestrator.ledger.attempts import job_rows
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.rows import AttemptRow, JobRow
-from orchestrator.slurm.records import JobRecord, parse_queue
+from orchestrator.slurm.notation import JobRecord, parse_queue
 from tests.recorded_jobs import new_ledger
 from tests.stand_in_site import Site
 from tests.unit.launch.slurm_stand_in import PROFILE, Slurm
@@ -39,7 +39,7 @@ class Pair:
 
 
 def _record() -> JobRecord:
-    from orchestrator.slurm.records import QUEUE_FIELDS, SEPARATOR
+    from orchestrator.slurm.notation import QUEUE_FIELDS, SEPARATOR
 
     shown = {"JobArrayID": "1", "State": "PENDING", "UserName": user_name(), "TimeLimit": "0:10:00"}
     (record,) = parse_queue(SEPARATOR.join(shown.get(name, "0") for name in QUEUE_FIELDS) + "\n")

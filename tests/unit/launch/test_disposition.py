@@ -14,7 +14,7 @@ import pytest
 
 from orchestrator.catalog.experiment import ExpectedOutcome
 from orchestrator.identity import MachineIdentity, own_start_ticks, start_ticks, this_machine_identity
-from orchestrator.launch.recover import sender_is_alive
+from orchestrator.launch.refresh import sender_is_alive
 from orchestrator.launch.run_options import RunOptions
 from orchestrator.launch.submit import disposition_of
 from orchestrator.launch.supervise import may_be_resubmitted

@@ -23,8 +23,8 @@ from orchestrator.clusters.program import image_rows
 from orchestrator.errors import Unreachable
 from orchestrator.files import read_record
 from orchestrator.launch.images import Import, import_progress, render_import, wanted_images
-from orchestrator.slurm.query import QueryAnswer
-from orchestrator.slurm.records import JobRecord
+from orchestrator.slurm.command import QueryAnswer
+from orchestrator.slurm.notation import JobRecord
 from tests.examples import examples
 from tests.unit.launch.enroot import DIGEST, FILE, OTHER_DIGEST, SITE, URI, Workshop, profile
 from tests.unit.render.plans import TEMPLATES
@@ -469,7 +469,7 @@ def test_a_registry_that_wants_credentials_gives_a_hint_to_enroots_file_of_them(
     [
         ("PENDING", {"pretrain": "PENDING"}, {}),
         ("COMPLETED", {}, {}),
-        ("CANCELLED", {}, {"pretrain": "job 17 was cancelled by a user or an administrator"}),
+        ("CANCELLED", {}, {"pretrain": "job 17 ended as CANCELLED"}),
         (None, {"pretrain": "UNKNOWN"}, {}),
     ],
 )

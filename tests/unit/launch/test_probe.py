@@ -26,8 +26,8 @@ from orchestrator.launch.executors import SlurmScriptExecutor
 from orchestrator.launch.render import render_job
 from orchestrator.megatron.programs.pretrain import code_version
 from orchestrator.paths import Folders
-from orchestrator.slurm.query import QueryAnswer
-from orchestrator.slurm.records import JobRecord
+from orchestrator.slurm.command import QueryAnswer
+from orchestrator.slurm.notation import JobRecord
 from tests.unit.clusters.sites import CHECKOUT, cluster_of, filled
 
 TEMPLATES = CHECKOUT / "templates"

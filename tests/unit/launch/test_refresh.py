@@ -20,8 +20,8 @@ from orchestrator.ledger.rows import JobRow, JobSummary
 from orchestrator.ledger.runs import record_run_options
 from orchestrator.ledger.submissions import record_submission
 from orchestrator.ledger.tables import ENDED, FAILED, LOST, RUNNING, WAITING, Attempt
-from orchestrator.slurm.query import QueryAnswer
-from orchestrator.slurm.records import JobRecord, Source, parse_queue
+from orchestrator.slurm.command import QueryAnswer
+from orchestrator.slurm.notation import JobRecord, Source, parse_queue
 from tests.recorded_jobs import new_ledger, new_run, record_jobs
 from tests.unit.slurm.test_records import queue_row
 

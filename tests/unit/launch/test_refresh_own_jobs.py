@@ -12,7 +12,7 @@ import pytest
 from orchestrator.launch.refresh import is_job_of, is_proven, owner_check
 from orchestrator.ledger.attempts import job_rows
 from orchestrator.ledger.rows import JobRow
-from orchestrator.slurm.records import JobRecord
+from orchestrator.slurm.notation import JobRecord
 from tests.recorded_jobs import new_ledger, record_jobs
 
 pytestmark = pytest.mark.slow

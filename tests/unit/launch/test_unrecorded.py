@@ -13,15 +13,15 @@ from pathlib import Path
 import pytest
 
 from orchestrator.errors import Unreachable
-from orchestrator.launch import recover
-from orchestrator.launch.recover import unrecorded_attempts
+from orchestrator.launch import refresh as recover
+from orchestrator.launch.refresh import unrecorded_attempts
 from orchestrator.launch.run_record import write_sent
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.runs import NewJob
 from orchestrator.ledger.submissions import queued_attempts
 from orchestrator.ledger.tables import ENDED, VERIFIED, SchedulerKind
-from orchestrator.slurm.query import QueryAnswer
-from orchestrator.slurm.records import JobRecord
+from orchestrator.slurm.command import QueryAnswer
+from orchestrator.slurm.notation import JobRecord
 from tests.recorded_jobs import log_text, new_attempts, new_job, new_ledger, new_run, record_run, unless_verified
 from tests.waiting import wait_until
 

@@ -11,10 +11,9 @@ import pytest
 
 from orchestrator.catalog.expand import expand
 from orchestrator.clusters.resolve import Cluster
-from orchestrator.launch.batches import side_plan, task_per_gpu, warm_ups
 from orchestrator.launch.executors import SlurmScriptExecutor
 from orchestrator.launch.render import render_job
-from orchestrator.launch.submit import submit
+from orchestrator.launch.submit import side_plan, submit, task_per_gpu, warm_ups
 from orchestrator.ledger.attempts import job_rows
 from orchestrator.paths import Folders
 from orchestrator.planning.plan import Plan, plan_cases

@@ -10,11 +10,11 @@ from tempfile import TemporaryDirectory
 from orchestrator.catalog.library import published_code
 from orchestrator.clusters.needs import Item, sources_of
 from orchestrator.clusters.resolve import Cluster
-from orchestrator.launch.batches import warm_ups
 from orchestrator.launch.fetch import render_fetch
 from orchestrator.launch.images import render_import
 from orchestrator.launch.render import JobScript, render_array, render_job, render_queue
 from orchestrator.launch.run_options import CanaryJob, FollowedJob, Gate
+from orchestrator.launch.submit import warm_ups
 from orchestrator.megatron.programs import find_megatron
 from orchestrator.paths import Folders
 from orchestrator.planning.plan import Plan

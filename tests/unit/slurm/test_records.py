@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.slurm.notation import expand_array_id
-from orchestrator.slurm.records import SEPARATOR, JobRecord, by_id, parse_accounting, parse_queue
+from orchestrator.slurm.notation import SEPARATOR, JobRecord, by_id, expand_array_id, parse_accounting, parse_queue
 
 PRINTABLE = st.text(st.characters(exclude_categories=["Cc", "Cs"], exclude_characters="\u2028\u2029\x85"), max_size=40)
 
