@@ -21,30 +21,24 @@ from orchestrator.fields import Field, row_of
 from orchestrator.files import private_folder
 from orchestrator.launch.cancel import Cancelled, may_have_jobs
 from orchestrator.launch.cancel import cancel as cancel_attempts
-from orchestrator.launch.denied_nodes import denied_note, with_denied_nodes
 from orchestrator.launch.preflight import gpu_warnings, image_warnings, require_ready
-from orchestrator.launch.refresh import (
-    find_started,
-    observe_end_records,
-    read_rendered,
-    refresh,
-    token_of,
-    write_records,
-)
+from orchestrator.launch.refresh import observe_end_records, refresh
 from orchestrator.launch.render import explain_job, render_job
 from orchestrator.launch.run_options import FollowedJob, RunOptions, RunPlan
 from orchestrator.launch.sbatch import canary_row, comment_of
-from orchestrator.launch.submit import (
+from orchestrator.launch.submit import copy_programs, dispositions_of
+from orchestrator.launch.submit import submit as submit_plans
+from orchestrator.launch.supervise import (
+    Backlog,
+    FollowedJobs,
     Retry,
+    RunSupervisor,
     changed_limit,
-    copy_programs,
-    dispositions_of,
     failure_classes,
     plan_again,
     recorded_settings,
+    wait_for,
 )
-from orchestrator.launch.submit import submit as submit_plans
-from orchestrator.launch.supervise import Backlog, FollowedJobs, RunSupervisor, wait_for
 from orchestrator.launch.templates import Explained
 from orchestrator.ledger.attempts import (
     attempts_of_jobs,
@@ -317,6 +311,9 @@ def render(
     Beside each script is a record without secrets, by which `adopt` reads the job into the ledger. With `explain`, only
     the first script is explained and nothing is written.
     """
+    from orchestrator.launch.adopt import token_of, write_records
+    from orchestrator.launch.denied_nodes import denied_note, with_denied_nodes
+
     planned = plan_run(experiment, cluster, **options)
     session.note(planned.notes)
     folders, base = session.folders, Path(output or "").resolve()
@@ -366,6 +363,8 @@ def adopt(folder: Path | str, *, session: Session = DEFAULT) -> Adopted:
     jobs that were submitted since. The verdict comes from the log, as for every job. ReproError for a folder without
     records and for a record of another version; then nothing is adopted.
     """
+    from orchestrator.launch.adopt import find_started, read_rendered
+
     rendered = read_rendered(Path(folder), session.folders)
     session.note(find_started(rendered))
     ledger = session.ledger(create=True)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Annotated, Literal
+from contextlib import suppress
+from functools import cache
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import (
     AfterValidator,
@@ -21,13 +23,16 @@ from pydantic.json_schema import JsonSchemaValue
 
 from orchestrator.clusters.container import BY_KIND, ContainerFields, SetupLine, VariableFields, checked_names, holds
 from orchestrator.config.model import Count, Hardware, Positive, Strict, Text, TimeLimit, optional, required
-from orchestrator.errors import names_hint
+from orchestrator.errors import ReproError, names_hint
 from orchestrator.money import Price, checked_currency
 from orchestrator.programs.needs import ProgramSite
+from orchestrator.programs.plug_ins import plug_ins
 from orchestrator.programs.record import Program
-from orchestrator.programs.registry import programs
+from orchestrator.programs.registry import GROUP, find_program, known_program, programs
 from orchestrator.slurm.notation import time_limit_s
 from orchestrator.text import counted
+
+M = TypeVar("M", bound=Strict)
 
 MAIL_EVENTS = (
     *("NONE", "BEGIN", "END", "FAIL", "REQUEUE", "ALL", "INVALID_DEPEND", "STAGE_OUT"),
@@ -378,7 +383,8 @@ class ProgramSites(Strict):
     def site(self, program: str) -> ProgramSite | None:
         """Return the fields of a program; None if the profile lacks them or the program does not exist."""
         fields: ProgramSite | None = getattr(self, _identifier(program), None)
-        return fields
+        known = known_program(program) if fields is None else None
+        return fields if known is None or known.name != program else _default_site(known)
 
     def python(self, program: str) -> str | None:
         """Return the Python of a program's jobs; None if the profile does not contain it."""
@@ -390,21 +396,8 @@ def _identifier(program: str) -> str:
     return re.sub(r"\W", "_", program)
 
 
-def _site_field(program: Program) -> tuple[object, object]:
-    is_required = any(info.is_required() for info in program.site.model_fields.values())
-    kind, default = (program.site | None, None) if is_required else (program.site, program.site())
-    return kind, Field(default=default, alias=program.name, description=f"Paths of the program: {program.about}.")
-
-
-if TYPE_CHECKING:
-    AllProgramSites = ProgramSites
-else:
-    AllProgramSites = create_model(
-        "ProgramSites",
-        __base__=ProgramSites,
-        __doc__=ProgramSites.__doc__,
-        **{_identifier(name): _site_field(program) for name, program in programs().items()},
-    )
+def _default_site(program: Program) -> ProgramSite | None:
+    return None if any(info.is_required() for info in program.site.model_fields.values()) else program.site()
 
 
 _REQUIRED = {"slurm": ("slurm", "hardware"), "mpirun": ("mpirun", "hardware"), "local": ()}
@@ -467,8 +460,8 @@ class ClusterProfile(Strict):
         "Price of one GPU for one hour, to show GPU-hours as money. Without it no cost is shown.",
         {"value": 2.5, "currency": "USD"},
     )
-    programs: AllProgramSites = optional(
-        "Paths of the programs and their data, by the name of the program.", default=AllProgramSites()
+    programs: ProgramSites = optional(
+        "Paths of the programs and their data, by the name of the program.", default=ProgramSites()
     )
 
     @model_validator(mode="after")
@@ -501,6 +494,30 @@ class ClusterProfile(Strict):
         return _applicable(self.env_prepend, nodes)
 
 
+@cache
+def profile_model(programs: frozenset[str]) -> type[ClusterProfile]:
+    """Return the model of a profile that names these programs. No other program is loaded."""
+    sites: dict[str, tuple[object, object]] = {}
+    for name in sorted(programs & plug_ins(GROUP).keys()):
+        with suppress(ReproError):  # a broken program, which `broken_programs` reports
+            program = find_program(name)
+            default = _default_site(program)
+            kind = program.site if default is not None else program.site | None
+            about = f"Paths of the program: {program.about}."
+            sites[_identifier(name)] = kind, Field(default=default, alias=name, description=about)
+    if not sites:
+        return ClusterProfile
+    of_sites, own = _extended(ProgramSites, sites), ClusterProfile.model_fields
+    field = optional(str(own["programs"].description), default=of_sites())
+    # All fields, to keep their order.
+    return _extended(ClusterProfile, {n: (f.annotation, f) for n, f in own.items()} | {"programs": (of_sites, field)})
+
+
+def _extended(base: type[M], fields: Mapping[str, Any]) -> type[M]:
+    """Return a model of the same name with these fields."""
+    return create_model(base.__name__, __base__=base, __doc__=base.__doc__, **fields)
+
+
 def _applicable(variables: Mapping[str, str | VariableFields], nodes: int) -> dict[str, str]:
     """Return the variables whose condition a job on this many nodes meets."""
     return {
@@ -523,7 +540,7 @@ def profile_schema() -> JsonSchemaValue:
     may be changed by `add` and `remove`. `find_cluster` checks the rules for whole profiles, such as `scheduler: slurm`
     without `slurm:`.
     """
-    schema = _relaxed(ClusterProfile.model_json_schema(by_alias=True))
+    schema = _relaxed(profile_model(frozenset(programs())).model_json_schema(by_alias=True))
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "A cluster's profile", **schema}
 
 

@@ -23,7 +23,7 @@ from typing import Annotated, Any
 from orchestrator.clusters import cluster_names, is_overlay
 from orchestrator.clusters.container import FILE_RUNTIMES, read_image
 from orchestrator.clusters.machine import Machine, this_machine
-from orchestrator.clusters.profile import ClusterProfile, NetworkFields
+from orchestrator.clusters.profile import ClusterProfile, NetworkFields, profile_model
 from orchestrator.config.model import Hardware, placeholders, read_model
 from orchestrator.config.yaml import (
     Document,
@@ -333,7 +333,7 @@ def _as_overlay(blanks: Sequence[Unfilled]) -> str:
             block = block.setdefault(str(key), {})
         block[str(blank.path[-1])] = "..."
 
-    def text(value: Any) -> str:
+    def text(value: object) -> str:
         if not isinstance(value, dict):
             return str(value)
         if all(key.isdecimal() for key in value):
@@ -360,7 +360,8 @@ def find_cluster(folders: Folders, name: str, settings: Sequence[Setting] = (), 
         layered = lay([*documents, settings_document(settings)])
     examples = tuple(path for path, _ in placeholders(layered.value) if example)
     layered = with_examples(layered) if example else layered
-    profile = read_model(ClusterProfile, Document(documents[0].file, layered.value), layered.problem_location)
+    model = profile_model(frozenset(layered.mapping("programs")))
+    profile = read_model(model, Document(documents[0].file, layered.value), layered.problem_location)
     require_none(_literal_secrets(profile, layered))
     machine = this_machine() if profile.scheduler == "local" else None
     hardware = profile.hardware or (machine.hardware() if machine else None)

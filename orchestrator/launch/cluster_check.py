@@ -62,11 +62,8 @@ class ClusterCheck:
     @property
     def problems(self) -> list[Problem]:
         """Return what is wrong."""
-        return [
-            Problem(f"{finding.check}: {finding.found}", finding.location, finding.hint)
-            for finding in self.findings
-            if finding.is_fault
-        ]
+        faults = (finding for finding in self.findings if finding.is_fault)
+        return [Problem(f"{fault.check}: {fault.found}", fault.location, fault.hint) for fault in faults]
 
 
 def check_cluster(
@@ -91,30 +88,27 @@ def check_cluster(
     if experiment is None and len(settings.of_profile) < len(settings.all):
         what = "the time limit and the iterations belong to an experiment"
         raise ReproError(Problem(what, hint="add --experiment, or leave --time and --set training.iterations out"))
-    cases: tuple[Entry, list[Case]] | None = None
-    if experiment is not None:
-        entry = find_experiment(folders, experiment)
-        cases = entry, settings.applied(cases_at(entry, cluster, scale))
     if not cluster.is_slurm:
         return ClusterCheck(cluster, [*check_this_machine(cluster), *path_findings(cluster, "login")])
+    entry = find_experiment(folders, experiment) if experiment is not None else None
+    cases = settings.applied(cases_at(entry, cluster, scale)) if entry is not None else []
     with on_cluster(cluster.profile.slurm_cluster):
-        return ClusterCheck(cluster, _slurm_findings(cluster, cases, folders, notify, job=job))
+        return ClusterCheck(cluster, _slurm_findings(cluster, entry, cases, folders, notify, job=job))
 
 
 def _slurm_findings(
     cluster: Cluster,
-    cases: tuple[Entry, list[Case]] | None,
+    entry: Entry | None,
+    cases: Sequence[Case],
     folders: Folders,
     notify: Callable[[str], None],
     *,
     job: bool,
 ) -> list[Finding]:
-    site = slurm_site.read_site(getpass.getuser())
-    for complaint in site.complaints:
-        notify(f"note: {complaint}")
+    site = _site(notify)
     findings = [*check_login(cluster, site), *option_findings(cluster), *path_findings(cluster, "login")]
-    if cases is not None:
-        findings += submission_findings(*cases, cluster, folders)
+    if entry is not None:
+        findings += submission_findings(entry, cases, cluster, folders)
     if job and any(finding.is_fault for finding in findings):
         notify("no job was started: correct the faults first")
     elif job:
@@ -122,6 +116,13 @@ def _slurm_findings(
         unchecked = ("compute", "not checked")
         findings = [*(finding for finding in findings if (finding.place, finding.result) != unchecked), *from_node]
     return findings
+
+
+def _site(notify: Callable[[str], None]) -> slurm_site.Site:
+    site = slurm_site.read_site(getpass.getuser())
+    for complaint in site.complaints:
+        notify(f"note: {complaint}")
+    return site
 
 
 def new_cluster(folders: Folders, name: str, partition: str | None, notify: Callable[[str], None]) -> Path:
@@ -136,16 +137,12 @@ def new_cluster(folders: Folders, name: str, partition: str | None, notify: Call
     if existing is not None or path.exists():
         location = f"{shown(existing or path)}:"
         raise ReproError(Problem(f"a cluster {name} exists already", location, "use another name, or edit that file"))
-    site = slurm_site.read_site(getpass.getuser())
-    for complaint in site.complaints:
-        notify(f"note: {complaint}")
-    text = profile_text(site, name, partition, str(folders.shipped / "clusters" / "schema.json"))
+    text = profile_text(_site(notify), name, partition, str(folders.shipped / "clusters" / "schema.json"))
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text, encoding="utf-8")
     return path
 
 
-_ON_SRUN = ("cpu_bind", "gpu_bind")
 _SIMILAR_OPTIONS = 0.75
 """Least similarity of a proposed option. srun has more than 100 options, so that each word
 is a little similar to one of them."""
@@ -156,7 +153,15 @@ def option_findings(cluster: Cluster) -> list[Finding]:
 
     Each option is followed by --help, so that a command that accepts the option ends and does nothing.
     """
-    return [_option(cluster, path, command, word) for path, command, word in _options(cluster)]
+    slurm = cluster.profile.slurm
+    assert slurm is not None
+    fields = ((name, getattr(slurm, name)) for name in ("cpu_bind", "gpu_bind"))
+    options = [(("slurm", name), f"--{name.replace('_', '-')}={value}") for name, value in fields if value is not None]
+    findings = [_option(cluster, path, "srun", word) for path, word in options]
+    for command, words in (("srun", slurm.srun), ("sbatch", slurm.sbatch)):
+        given = ((("slurm", command, i), word) for i, word in enumerate(words) if "<" not in word)
+        findings += [_option(cluster, path, command, word) for path, word in given]
+    return findings
 
 
 def submission_findings(entry: Entry, cases: Sequence[Case], cluster: Cluster, folders: Folders) -> list[Finding]:
@@ -183,20 +188,6 @@ def submission_findings(entry: Entry, cases: Sequence[Case], cluster: Cluster, f
     return [*findings, *(finding for plan in ends.values() for finding in _tested(plan, cluster, folders))]
 
 
-def _options(cluster: Cluster) -> Iterator[tuple[KeyPath, str, str]]:
-    """Yield the location of each option in the profile, its command, and the option."""
-    slurm = cluster.profile.slurm
-    assert slurm is not None
-    for field in _ON_SRUN:
-        value = getattr(slurm, field)
-        if value is not None:
-            yield ("slurm", field), "srun", f"--{field.replace('_', '-')}={value}"
-    for command in ("srun", "sbatch"):
-        for i, word in enumerate(getattr(slurm, command)):
-            if "<" not in word:
-                yield ("slurm", command, i), command, word
-
-
 def _option(cluster: Cluster, path: KeyPath, command: str, word: str) -> Finding:
     finding = partial(Finding, f"slurm.{path[1]}", "login", location=cluster.location(path))
     if word == "--":  # --help after it would be the program to run
@@ -215,8 +206,7 @@ def _option(cluster: Cluster, path: KeyPath, command: str, word: str) -> Finding
 
 def _tested(plan: Plan, cluster: Cluster, folders: Folders) -> list[Finding]:
     check = f"sbatch --test-only {plan.case.experiment} {plan.case.name}"
-    nodes = plan.resources.nodes
-    size = f"{counted(nodes, 'node')} for {plan.resources.time_limit}"
+    size = f"{counted(plan.resources.nodes, 'node')} for {plan.resources.time_limit}"
     with tempfile.TemporaryDirectory(prefix="repro-check-") as base:
         script = Path(base) / "job.sh"
         try:
@@ -250,52 +240,27 @@ def faults(check: str, error: ReproError) -> list[Finding]:
 
 def check_this_machine(cluster: Cluster) -> list[Finding]:
     """Return what a cluster without Slurm lacks on this machine, which starts its jobs."""
-    return [*open_fields(cluster), *(_mpirun(cluster) if cluster.profile.mpirun else _this_machine(cluster))]
+    return [*open_fields(cluster), *([_mpirun(cluster)] if cluster.profile.mpirun else _this_machine(cluster))]
 
 
-def hosts_in(text: str) -> dict[str, int | None]:
-    """Return the slots of each host of an Open MPI hostfile; None if the file has none, which means the host's cores.
-
-    That is Open MPI's default ("There are not enough slots available", orterun 3 and newer).
-    """
-    rows = re.findall(r"^[ \t]*([^#\s]+)(?:[^\n#]*?\bslots[ \t]*=[ \t]*([0-9]+))?", text, re.MULTILINE)
-    return {host: int(slots) if slots else None for host, slots in rows}
-
-
-def _mpirun(cluster: Cluster) -> list[Finding]:
-    mpirun, hardware, location_of = cluster.profile.mpirun, cluster.hardware, cluster.location
-    assert mpirun is not None
-    program, finding = shutil.which("mpirun"), partial(Finding, "mpirun", "login", location=location_of(("mpirun",)))
+def _mpirun(cluster: Cluster) -> Finding:
+    program, location = shutil.which("mpirun"), cluster.location(("mpirun",))
+    if program is not None:
+        return Finding("mpirun", "login", "ok", program, location)
     hint = "run this on the machine from which jobs are started"
-    findings = [finding("ok", program) if program else finding("wrong", "not on this machine", hint=hint)]
-    file = Path(mpirun.hostfile)
-    if "<" in mpirun.hostfile or not file.is_file():
-        return findings
-    hosts = hosts_in(file.read_text(encoding="utf-8", errors="replace"))
-    few = {host: slots for host, slots in hosts.items() if slots is not None and slots < hardware.gpus_per_node}
-    finding = partial(Finding, "mpirun.hostfile", "login", location=location_of(("mpirun", "hostfile")))
-    faults_of_file = []
-    if len(hosts) < hardware.nodes:
-        message = f"{counted(len(hosts), 'host')}, hardware: nodes: is {hardware.nodes}"
-        faults_of_file.append(finding("wrong", message, hint=f"add hosts to {mpirun.hostfile}"))
-    if few:
-        message = f"{', '.join(few)}: fewer slots than hardware: gpus_per_node: {hardware.gpus_per_node}"
-        faults_of_file.append(finding("wrong", message, hint=f"slots={hardware.gpus_per_node}"))
-    message = f"{counted(len(hosts), 'host')}, each with slots for {counted(hardware.gpus_per_node, 'process')}"
-    return [*findings, *(faults_of_file or [finding("ok", message)])]
+    return Finding("mpirun", "login", "wrong", "not on this machine", location, hint)
 
 
-def _this_machine(cluster: Cluster) -> list[Finding]:
+def _this_machine(cluster: Cluster) -> Iterator[Finding]:
     machine, tester = cluster.machine, probe_program()
     gpus = f"{machine.gpus} x {machine.gpu}" if machine and machine.gpus else "no GPUs; processes run on CPU cores"
-    hardware = Finding("hardware", "login", "ok", gpus)
-    if tester is None:
-        return [hardware]
-    training = Finding("training", "login", "ok", "torch and megatron-core are installed")
-    absent, install_command = tester.absent_packages()
-    if absent and cluster.profile.programs.python(tester.name) is None:
-        training = Finding("training", "login", "wrong", f"no {' and '.join(absent)}", hint=install_command)
-    return [hardware, training]
+    yield Finding("hardware", "login", "ok", gpus)
+    if tester is not None:
+        absent, install_command = tester.absent_packages()
+        if absent and cluster.profile.programs.python(tester.name) is None:
+            yield Finding("training", "login", "wrong", f"no {' and '.join(absent)}", hint=install_command)
+        else:
+            yield Finding("training", "login", "ok", "torch and megatron-core are installed")
 
 
 # ---- check on a compute node ----------------------------------------------------------------------------------
@@ -372,12 +337,17 @@ def run_probe(cluster: Cluster, folders: Folders, notify: Callable[[str], None])
     try:
         state = _ended(job_id, comment, folder, notify)
     except BaseException:
-        _cancel(job_id, notify)
+        try:
+            cancel_jobs([job_id])
+            notify(f"job {job_id} was cancelled")
+        except ReproError:
+            notify(f"job {job_id} could not be cancelled: scancel {job_id}")
         raise
-    _wait_for_files(folder)
-    end = read_record(folder / "end")
-    log = "\n".join(_text(folder / name) for name in ("log.txt", "batch.txt"))
-    return Probed(folder, state, end, _text(folder / "host.txt"), log)
+    late = time.monotonic() + PATIENCE_S  # a shared file system may show the files of the job some seconds late
+    while not (folder / "end").exists() and not (folder / "batch.txt").exists() and time.monotonic() < late:
+        time.sleep(POLL_S)
+    host, *logs = (_text(folder / name) for name in ("host.txt", "log.txt", "batch.txt"))
+    return Probed(folder, state, read_record(folder / "end"), host, "\n".join(logs))
 
 
 def probe_plan(cluster: Cluster, folders: Folders) -> SidePlan:
@@ -385,12 +355,14 @@ def probe_plan(cluster: Cluster, folders: Folders) -> SidePlan:
 
     PYTHONPATH and mounts are those of a job of the program that tests nodes.
     """
-    name, path = _probed_image(cluster)
-    tester = probe_program()
+    (name, path), tester = _probed_image(cluster), probe_program()
     package = str(tester.probe_folder(folders)) if tester is not None and tester.probe_folder is not None else None
+    python = ""  # no interpreter: the image of the program that tests nodes is not filled in, or there is none
+    if tester is not None and (cluster.profile.container is None or name is not None):
+        python = cluster.profile.programs.python(tester.name) or ("python" if name else sys.executable)
     program = BoundProgram(
         name="check",
-        command=("bash", "-u", "-c", _INSIDE, "probe", _python(cluster, name), _IMPORTS),
+        command=("bash", "-u", "-c", _INSIDE, "probe", python, _IMPORTS),
         arguments=(),
         code="check",
         image=name,
@@ -454,35 +426,33 @@ def _image_finding(cluster: Cluster, probed: Probed) -> Finding:
         no_image = ": no image is filled in" if cluster.profile.container else ""
         return Finding("job", "compute", "ok", f"ran on a node, without a container{no_image}")
     outside = probed.end.outside_image if probed.end else "it left no end record"
-    finding = partial(
-        Finding, f"container.images.{name}", "compute", location=cluster.location(("container", "images", name))
-    )
-    return finding("wrong", outside) if outside else finding("ok", "the job ran inside it")
+    result: Result = "wrong" if outside else "ok"
+    location = cluster.location(("container", "images", name))
+    return Finding(f"container.images.{name}", "compute", result, outside or "the job ran inside it", location)
 
 
-def _inside_findings(cluster: Cluster, probed: Probed) -> list[Finding]:
+def _inside_findings(cluster: Cluster, probed: Probed) -> Iterator[Finding]:
     hardware, site = cluster.hardware, cluster.profile.site
     rows = re.findall(r"probe rank=(\d+) machine=(\S+) gpus=(\d+)", probed.log)
-    findings = []
     ranks, tasks = len({rank for rank, *_ in rows}), _tasks(cluster)
     location = cluster.location(("hardware", "gpus_per_node"))
     if ranks != tasks:
-        findings.append(Finding("tasks", "compute", "wrong", f"{ranks} of {tasks} tasks were started", location))
+        yield Finding("tasks", "compute", "wrong", f"{ranks} of {tasks} tasks were started", location)
     gpus = {int(count) for *_, count in rows}
     of_gpus = partial(Finding, "hardware.gpus_per_node", "compute", location=location)
     seen = f"each task sees {' or '.join(counted(count, 'GPU') for count in sorted(gpus))}"
     if gpus == {0}:
-        findings.append(of_gpus("unknown", "the node has no means to count GPUs"))
+        yield of_gpus("unknown", "the node has no means to count GPUs")
     elif gpus == {hardware.gpus_per_node}:
-        findings.append(of_gpus("ok", seen))
+        yield of_gpus("ok", seen)
     else:
-        findings.append(of_gpus("wrong", seen, hint="all tasks of a node must see all its GPUs: gpu_bind: none"))
+        yield of_gpus("wrong", seen, hint="all tasks of a node must see all its GPUs: gpu_bind: none")
     machines = {machine for _, machine, _ in rows}
     if site.architecture and machines:
         result: Result = "ok" if machines == {site.architecture} else "wrong"
         message, place = f"the node is {' and '.join(sorted(machines))}", cluster.location(("site", "architecture"))
-        findings.append(Finding("site.architecture", "compute", result, message, place))
-    return [*findings, *_python_findings(cluster, probed)]
+        yield Finding("site.architecture", "compute", result, message, place)
+    yield from _python_findings(cluster, probed)
 
 
 def _python_findings(cluster: Cluster, probed: Probed) -> Iterator[Finding]:
@@ -497,41 +467,29 @@ def _python_findings(cluster: Cluster, probed: Probed) -> Iterator[Finding]:
         return
     name, _ = _probed_image(cluster)
     is_offered = tester.name in cluster.layered.mapping("programs") or name == tester.name
-    fault: Result = "wrong" if is_offered else "later"
+    result: Result = "wrong" if is_offered else "later"
     python_is_named = cluster.profile.programs.python(tester.name) is not None
     of_image = cluster.location(("container", "images", str(name)))
     location = cluster.location(("programs", tester.name, "python")) if python_is_named else of_image
-    finding, other = partial(Finding, "torch", "compute", location=location), f"programs: {tester.name}: python: one"
+    other, gpus = f"programs: {tester.name}: python: one", cluster.hardware.gpus_per_node
+    check, hint = "torch", f"{other} that has torch and megatron-core"
+    version, platform, devices = [*answer[2].split(), "", "", ""][:3]
     if answer[1] == "missing":
         message = f"{answer[2]}: no such program {f'in image {name}' if name else 'on the nodes'}"
-        absent = finding(fault, message, hint=f"{other} that has torch and megatron-core")
-        yield replace(absent, check=f"programs.{tester.name}.python") if python_is_named else absent
-        return
-    if answer[1] == "no":
-        place = f"the python of image {name}" if name else "python on the nodes"
-        yield finding(fault, f"{place}: {answer[2]}", hint=f"{other} that has torch and megatron-core")
-        return
-    version, platform, devices = [*answer[2].split(), "", "", ""][:3]
-    gpus = cluster.hardware.gpus_per_node
-    if platform == "None" and cluster.hardware.gpu:
+        check = f"programs.{tester.name}.python" if python_is_named else check
+    elif answer[1] == "no":
+        message = f"{f'the python of image {name}' if name else 'python on the nodes'}: {answer[2]}"
+    elif platform == "None" and cluster.hardware.gpu:
         message = f"torch {version} is made for CPUs, the nodes have {counted(gpus, 'GPU')}"
-        yield finding(fault, message, hint=f"{other} whose torch uses GPUs")
-    elif platform == "None":
-        yield finding("ok", f"torch {version} is made for CPUs")
-    elif devices != str(gpus):
-        message = f"torch {version} sees {devices} of {counted(gpus, 'GPU')}"
-        why = "an image shows its GPUs only where it sets NVIDIA_VISIBLE_DEVICES" if name else None
-        yield finding("wrong", message, location=of_image if name else location, hint=why)
+        hint = f"{other} whose torch uses GPUs"
+    elif platform != "None" and devices != str(gpus):
+        result, message = "wrong", f"torch {version} sees {devices} of {counted(gpus, 'GPU')}"
+        hint = "an image shows its GPUs only where it sets NVIDIA_VISIBLE_DEVICES" if name else ""
+        location = of_image if name else location
     else:
-        yield finding("ok", f"torch {version} sees {devices} GPUs")
-
-
-def _python(cluster: Cluster, image: str | None) -> str:
-    """Return the interpreter of the program that tests nodes; "" if its image is not filled in, or there is none."""
-    tester = probe_program()
-    if tester is None or (cluster.profile.container is not None and image is None):
-        return ""
-    return cluster.profile.programs.python(tester.name) or ("python" if image else sys.executable)
+        result, hint = "ok", ""
+        message = f"torch {version} is made for CPUs" if platform == "None" else f"torch {version} sees {devices} GPUs"
+    yield Finding(check, "compute", result, message, location, hint or None)
 
 
 def _tasks(cluster: Cluster) -> int:
@@ -555,32 +513,16 @@ def _ended(job_id: str, comment: str, folder: Path, notify: Callable[[str], None
     last = ""
     while True:
         answer = query_jobs([job_id], lambda job: is_side_job(job, comment, folder))
-        record = answer.records.get(job_id)
-        if record is not None and record.phase is Phase.ENDED:
-            return record.state
-        end = read_record(folder / "end") if record is None else None
-        if end is not None:
+        record, now = answer.records.get(job_id), "not in the queue"
+        if record is not None:
+            now = f"{record.state}{f' ({record.reason})' if record.reason else ''}"
+            if record.phase is Phase.ENDED:
+                return record.state
+        elif end := read_record(folder / "end"):
             return "COMPLETED" if end.exit_code == 0 else "FAILED"
-        now = f"{record.state}{f' ({record.reason})' if record.reason else ''}" if record else "not in the queue"
         if now != last:
             notify(now)
             last = now
-        time.sleep(POLL_S)
-
-
-def _cancel(job_id: str, notify: Callable[[str], None]) -> None:
-    try:
-        cancel_jobs([job_id])
-    except ReproError:
-        notify(f"job {job_id} could not be cancelled: scancel {job_id}")
-    else:
-        notify(f"job {job_id} was cancelled")
-
-
-def _wait_for_files(folder: Path) -> None:
-    """Wait for the files of the job: a shared file system may show them some seconds late."""
-    end = time.monotonic() + PATIENCE_S
-    while not (folder / "end").exists() and not (folder / "batch.txt").exists() and time.monotonic() < end:
         time.sleep(POLL_S)
 
 

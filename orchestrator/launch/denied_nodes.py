@@ -106,25 +106,11 @@ def denied_clusters() -> list[str]:
     return sorted(file.stem for file in deny_folder().glob("[!.]*.yaml"))
 
 
-def denied_nodes(cluster: str, *, ended: bool = False) -> tuple[DeniedNode, ...]:
-    """Return the denied nodes of a cluster; with `ended`, also entries that ended. ReproError for a wrong file."""
-    return tuple(_read(cluster, ended=ended))
+def denied_nodes(cluster: str, *, ended: bool = False) -> dict[DeniedNode, Location]:
+    """Return the denied nodes of a cluster with the location of their entries. ReproError for a wrong file.
 
-
-def change_denied_nodes(cluster: str, nodes: Collection[str], entries: Sequence[DeniedNode] = ()) -> None:
-    """Replace the entries of these nodes in a deny list. Other processes wait."""
-    file = _file(cluster)
-    with locked(file, wait=True), written_whole(file) as part:
-        kept = [entry for entry in _read(cluster, ended=True) if entry.node not in nodes]
-        part.write_text(_file_text(cluster, [*kept, *entries]), encoding="utf-8")
-
-
-def _file(cluster: str) -> Path:
-    return deny_folder() / single_name(f"{cluster}.yaml")
-
-
-def _read(cluster: str, *, ended: bool = False) -> dict[DeniedNode, Location]:
-    """Return the denied nodes of a cluster with the location of their entries."""
+    With `ended`, there are also entries that ended.
+    """
     file = _file(cluster)
     document = read_document(file) if file.exists() else Document("", {})
     entries = {
@@ -134,6 +120,18 @@ def _read(cluster: str, *, ended: bool = False) -> dict[DeniedNode, Location]:
         for node in expand_node_names(names)
     }
     return {entry: location for entry, location in entries.items() if ended or not entry.is_over}
+
+
+def change_denied_nodes(cluster: str, nodes: Collection[str], entries: Sequence[DeniedNode] = ()) -> None:
+    """Replace the entries of these nodes in a deny list. Other processes wait."""
+    file = _file(cluster)
+    with locked(file, wait=True), written_whole(file) as part:
+        kept = [entry for entry in denied_nodes(cluster, ended=True) if entry.node not in nodes]
+        part.write_text(_file_text(cluster, [*kept, *entries]), encoding="utf-8")
+
+
+def _file(cluster: str) -> Path:
+    return deny_folder() / single_name(f"{cluster}.yaml")
 
 
 def _file_text(cluster: str, entries: Sequence[DeniedNode]) -> str:
@@ -155,7 +153,7 @@ def with_denied_nodes(cluster: Cluster) -> Cluster:
     slurm = cluster.profile.slurm
     if slurm is None or not cluster.is_slurm:
         return cluster
-    denied = {entry.node: location for entry, location in _read(cluster.name).items()}
+    denied = {entry.node: location for entry, location in denied_nodes(cluster.name).items()}
     excluded = [*slurm.exclude, *denied]
     locations: dict[KeyPath, Location] = {
         ("slurm", "exclude", i): location for i, location in enumerate(denied.values(), len(slurm.exclude))
@@ -169,7 +167,7 @@ def with_denied_nodes(cluster: Cluster) -> Cluster:
 
 def denied_note(cluster: Cluster) -> Iterator[str]:
     """Yield a note about the denied nodes, if there are any."""
-    entries = denied_nodes(cluster.name) if cluster.is_slurm else ()
+    entries = list(denied_nodes(cluster.name)) if cluster.is_slurm else []
     if entries:
         nodes: dict[str, list[str]] = {}
         for entry in entries:

@@ -1,6 +1,6 @@
 """submitit's executor for finished scripts, and the local queue: its start, and the state and end of its jobs.
 
-submitit submits and parses job ids. States are read by orchestrator/slurm/query, because submitit keeps records in a
+submitit submits and parses job ids. States are read by orchestrator/slurm/command, because submitit keeps records in a
 class attribute for as long as the process lives. pyproject.toml registers `SlurmScriptExecutor` as a plug-in.
 """
 
@@ -23,11 +23,10 @@ from submitit.core import core, utils
 from submitit.slurm.slurm import SlurmExecutor
 
 from orchestrator.errors import Problem, ReproError, Unreachable
-from orchestrator.files import ScriptRecord, private_folder, read_record, tail_bytes
+from orchestrator.files import private_folder, read_record, tail_bytes
 from orchestrator.ledger.rows import Observation
 from orchestrator.slurm.command import unreachable_from
 from orchestrator.slurm.notation import phase_of
-from orchestrator.slurm.reasons import explain_rejection, is_for_want_of_room
 
 # They select the cluster and authenticate the user, also for squeue and scancel.
 _WHICH_CLUSTER = ("SLURM_CONF", "SLURM_CLUSTERS", "SLURM_JWT")
@@ -76,6 +75,8 @@ class SlurmScriptExecutor(SlurmExecutor):
             with contextlib.redirect_stderr(io.StringIO()):  # submitit prints what it raises, too
                 job: core.Job[object] = self._submit_command("")
         except utils.FailedJobError as error:
+            from orchestrator.slurm.reasons import explain_rejection, is_for_want_of_room  # only for a rejection
+
             message = str(error)
             if is_for_want_of_room(message):
                 raise QueueFull(explain_rejection(message)) from None
@@ -176,28 +177,29 @@ def local_state(folder: Path, queue_pid: int | None, *, has_rebooted: bool = Fal
     running = not has_rebooted and start is not None and is_alive(start.pid, str(folder))
     end = read_record(folder / "end")
     cancelled = (folder / "cancelled").exists()
+    began = start.at if start else None
     if end is not None:
-        return _ended(end, start, cancelled)
-    if running and start is not None:
-        return _observation("RUNNING", started_at=start.at)
+        state, reason = "FAILED", None
+        if end.exit_code == 0:
+            state = "COMPLETED"
+        elif cancelled:
+            state, reason = "CANCELLED", "cancelled"
+        elif end.exit_code == TIMED_OUT:
+            state, reason = "TIMEOUT", "the time limit was reached"
+        return _observation(state, reason, end.exit_code, began, end.at)
+    if running:
+        return _observation("RUNNING", started_at=began)
     if cancelled:
-        began = start.at if start else None
         return _observation("CANCELLED", "cancelled" if start else "cancelled before it started", started_at=began)
     if start is not None:
         why = "its process is gone and left no end record (killed, or the machine went down)"
-        return _observation("NODE_FAIL", why, started_at=start.at)
-    refused = _refused_start(folder)
-    if refused is not None:
-        return _observation("FAILED", refused, NOT_STARTED)
+        return _observation("NODE_FAIL", why, started_at=began)
+    refused = _REFUSED.search(tail_bytes(folder, "batch.txt", _LONGEST_REFUSAL))
+    if refused is not None:  # another job has claimed the folder
+        return _observation("FAILED", refused[1].decode(errors="replace"), NOT_STARTED)
     if queued:
         return _observation("PENDING", "waits for the jobs before it")
     return _observation("NODE_FAIL", "its queue is gone and never started it (killed, or the machine went down)")
-
-
-def _refused_start(folder: Path) -> str | None:
-    """Return why the script ended before it wrote a record: another job has claimed the folder."""
-    match = _REFUSED.search(tail_bytes(folder, "batch.txt", _LONGEST_REFUSAL))
-    return match[1].decode(errors="replace") if match else None
 
 
 def is_alive(pid: int, marker: str) -> bool:
@@ -208,17 +210,6 @@ def is_alive(pid: int, marker: str) -> bool:
     except (FileNotFoundError, ProcessLookupError, IndexError):
         return False
     return state != "Z" and marker.encode() in command
-
-
-def _ended(end: ScriptRecord, start: ScriptRecord | None, cancelled: bool) -> Observation:
-    state, reason = "FAILED", None
-    if end.exit_code == 0:
-        state = "COMPLETED"
-    elif cancelled:
-        state, reason = "CANCELLED", "cancelled"
-    elif end.exit_code == TIMED_OUT:
-        state, reason = "TIMEOUT", "the time limit was reached"
-    return _observation(state, reason, end.exit_code, start.at if start else None, end.at)
 
 
 def _observation(
@@ -243,7 +234,5 @@ def _observation(
 
 def find_process(marker: str) -> str | None:
     """Return the id of a process with `marker` in its command line; None if there is none."""
-    for folder in Path("/proc").iterdir():
-        if folder.name.isdecimal() and is_alive(int(folder.name), marker):
-            return folder.name
-    return None
+    processes = (folder.name for folder in Path("/proc").iterdir() if folder.name.isdecimal())
+    return next((process for process in processes if is_alive(int(process), marker)), None)

@@ -127,7 +127,7 @@ def _run(script: str, notify: Callable[[str], None]) -> list[ReproError]:
 
 def item_state(item: Item) -> str:
     """Return "there", "missing", or what is wrong. Reads no content of files, and needs no network."""
-    if not any(os.path.lexists(file) for file in item.files) or _is_empty(item.path):
+    if not any(os.path.lexists(file) for file in item.files) or (item.path.is_dir() and not any(item.path.iterdir())):
         return "missing"
     missing = [file.name for file in item.files if not file.exists()]
     if missing:
@@ -146,29 +146,28 @@ def item_state(item: Item) -> str:
 def _made(item: Item, need: TokenData, items: Sequence[Item], text: Text | None) -> Fetched:
     with locked(item.path):
         present = _present(item, text)  # another command may have made it in the meantime
-        if present is not None:
-            return present
-        _write_record(item, None, _make_data(item, need, items, text), text.source if text else None)
-        return Fetched(item, "made")
-
-
-def _is_empty(path: Path) -> bool:
-    return path.is_dir() and not any(path.iterdir())
+        if present is None:
+            _write_record(item, None, _make_data(item, need, items, text), text.source if text else None)
+        return present or Fetched(item, "made")
 
 
 def _present(item: Item, text: Text | None) -> Fetched | None:
     """Check an item that exists; None if it does not exist. ReproError if it is something else."""
     source, need = item.source, item.source.need
     commit, sha256 = None, dict[str, str]()
-    if not all(file.exists() for file in item.files) or _is_empty(item.path):
+    if not all(file.exists() for file in item.files) or (item.path.is_dir() and not any(item.path.iterdir())):
         return None
     known = stored_record(FetchRecord, item.record_file)
     if isinstance(need, Repository):
         assert source.commit is not None
         commit = require_checkout(item.path, source.address, source.commit)
     elif isinstance(need, PublicFile):
-        _require_digest(item.path, need.sha256)
-        sha256 = {item.path.name: need.sha256}
+        location, sha256 = f"{item.path}:", {item.path.name: need.sha256}
+        if not item.path.is_file():
+            raise ReproError(Problem("exists, and is not a file", location, "move it away, or name another path"))
+        if (digest := _digest(item.path)) != need.sha256:
+            what = f"exists with other content: its checksum is {digest}, and must be {need.sha256}"
+            raise ReproError(Problem(what, location, "move it away, then repeat the command"))
     else:
         index = item.files[-1]
         with index.open("rb") as file:
@@ -191,15 +190,6 @@ def _digest(file: Path) -> str:
         while block := opened.read(1 << 20):
             digest.update(block)
     return digest.hexdigest()
-
-
-def _require_digest(file: Path, sha256: str) -> None:
-    if not file.is_file():
-        raise ReproError(Problem("exists, and is not a file", f"{file}:", "move it away, or name another path"))
-    digest = _digest(file)
-    if digest != sha256:
-        what = f"exists with other content: its checksum is {digest}, and must be {sha256}"
-        raise ReproError(Problem(what, f"{file}:", "move it away, then repeat the command"))
 
 
 def _make_data(item: Item, need: TokenData, items: Sequence[Item], text: Text | None) -> dict[str, str]:

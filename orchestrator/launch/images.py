@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import secrets
 import shlex
@@ -33,7 +32,7 @@ from orchestrator.ledger.runs import image_digests
 from orchestrator.paths import Folders
 from orchestrator.planning.plan import Plan, identity
 from orchestrator.slurm.command import query_jobs
-from orchestrator.slurm.notation import JobRecord, Phase, meaning_of, time_limit_s
+from orchestrator.slurm.notation import JobRecord, Phase, time_limit_s
 from orchestrator.text import counted, printable_line
 
 LONGEST = "1:00:00"
@@ -127,10 +126,20 @@ def render_import(cluster: Cluster, name: str, folder: Path, templates: Path) ->
     container, site = cluster.profile.container, cluster.profile.site
     assert container is not None and site.staging_folder is not None
     image, ending, uri = read_image(container.images[name]), FILE_RUNTIMES[container.runtime], image_uri(cluster, name)
+    limit = _time_limit(cluster)
+    # One task without a GPU, with the CPUs and memory of a task of the site.
+    directives = [
+        directive("job-name", f"import-{image.file_stem}"),
+        *placement(cluster, Resources(1, 1, 0, limit)),
+        *named(cluster, ("cpus_per_task", "mem")),
+        *(directive("nodes", "1"), directive("ntasks", "1"), directive("time", limit), Line.of("--no-requeue")),
+        *free_directives(cluster),
+        directive("output", output_pattern(folder / "log.txt")),
+    ]
     return templates_in(templates).render(
         "import.sh.j2",
         cluster=cluster.name,
-        directives=_directives(cluster, f"import-{image.file_stem}", folder),
+        directives=directives,
         setup=list(setup_lines(cluster, 1)),
         tool="apptainer" if container.runtime == "apptainer" else "enroot",
         uri=uri,
@@ -154,22 +163,20 @@ def import_images(cluster: Cluster, folders: Folders, names: Sequence[str]) -> I
     offline = cluster.profile.site.offline_nodes
     if not offline:
         require_scheduler(cluster, folders)
-    scripts: list[tuple[Import, str]] = []
-    for name in names:
-        file = imported_file(cluster, name)
-        assert file is not None
-        job = Import(name, file, folders.image_import(f"{file.stem}.{secrets.token_hex(4)}"))
-        scripts.append((job, render_import(cluster, name, job.folder, folders.templates)))
-    for job, text in scripts:
+    files = {name: file for name in names if (file := imported_file(cluster, name)) is not None}
+    stems = {name: f"{file.stem}.{secrets.token_hex(4)}" for name, file in files.items()}
+    jobs = [Import(name, file, folders.image_import(stems[name])) for name, file in files.items()]
+    texts = [render_import(cluster, job.name, job.folder, folders.templates) for job in jobs]
+    for job, text in zip(jobs, texts, strict=True):
         script = job.folder / "import.sh"
         private_folder(job.folder)
         script.write_text(text, encoding="utf-8")
         script.chmod(0o750)
         if offline:
-            yield dataclasses.replace(job, exit_code=_run_here(script))
+            yield replace(job, exit_code=_run_here(script))
         else:
             comment = comment_of(job.folder.name)
-            yield dataclasses.replace(job, job_id=SlurmScriptExecutor(job.folder).submit_script(text, comment))
+            yield replace(job, job_id=SlurmScriptExecutor(job.folder).submit_script(text, comment))
 
 
 def import_progress(imports: Sequence[Import]) -> ImportProgress:
@@ -199,7 +206,7 @@ def import_progress(imports: Sequence[Import]) -> ImportProgress:
         if listed is None or listed.phase is not Phase.ENDED:
             states[job.name] = listed.state if listed else "UNKNOWN"
         elif listed.state != "COMPLETED":
-            failures[job.name] = f"job {job_id} {meaning_of(listed.state)}{_last_words(job.log)}"
+            failures[job.name] = f"job {job_id} ended as {listed.state}{_last_words(job.log)}"
     return ImportProgress(states, failures, answer.complaints)
 
 
@@ -239,7 +246,7 @@ def _obstacles(cluster: Cluster, container: ContainerFields, names: Sequence[str
         if sources.setdefault(file, source) != source:
             hint = "their names must differ in more than the registry"
             problems.append(Problem(f"{name} and {sources[file]} would both be {file}", location, hint))
-        if again and _is_the_sites(cluster, file):
+        if again and site.login_sees_paths and is_there(file) and not file.is_symlink():  # an import creates a link
             problems.append(Problem(f"{name}: {file} was not created by an import", location, "move it away first"))
     return problems
 
@@ -248,12 +255,7 @@ def _is_imported(cluster: Cluster, name: str) -> bool:
     file = imported_file(cluster, name)
     if file is None or not cluster.profile.site.login_sees_paths or not is_there(file):
         return False
-    return image_uri(cluster, name) in import_record(file).uris or _is_the_sites(cluster, file)
-
-
-def _is_the_sites(cluster: Cluster, file: Path) -> bool:
-    """Return whether this file exists and is no import: an import creates a link."""
-    return cluster.profile.site.login_sees_paths and is_there(file) and not file.is_symlink()
+    return image_uri(cluster, name) in import_record(file).uris or not file.is_symlink()
 
 
 def _time_limit(cluster: Cluster) -> str:
@@ -266,19 +268,6 @@ def _time_limit(cluster: Cluster) -> str:
         if time_limit_s(limit) <= time_limit_s(LONGEST) and not reasons:
             return limit
     raise ReproError(*(Problem(f"an import {reason}", cluster.location(("slurm",))) for reason in reasons))
-
-
-def _directives(cluster: Cluster, job_name: str, folder: Path) -> list[Line]:
-    """Return the #SBATCH lines of an import: one task without a GPU, with the CPUs and memory of a task of the site."""
-    limit = _time_limit(cluster)
-    return [
-        directive("job-name", job_name),
-        *placement(cluster, Resources(1, 1, 0, limit)),
-        *named(cluster, ("cpus_per_task", "mem")),
-        *(directive("nodes", "1"), directive("ntasks", "1"), directive("time", limit), Line.of("--no-requeue")),
-        *free_directives(cluster),
-        directive("output", output_pattern(folder / "log.txt")),
-    ]
 
 
 def _run_here(script: Path) -> int:
@@ -294,12 +283,10 @@ def _run_here(script: Path) -> int:
 def _last_words(log: Path) -> str:
     """Return `: ` and the last line that is not empty, with a hint where the registry refused an anonymous user."""
     try:
-        lines = [
-            printable_line(line).strip() for line in log.read_text(encoding="utf-8", errors="replace").splitlines()
-        ]
+        lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         return ""
-    last = next((line for line in reversed(lines) if line), "")
+    last = next(filter(None, (printable_line(line).strip() for line in reversed(lines))), "")
     hint = CREDENTIALS_HINT if any(sign in last for sign in _ANONYMOUS) else ""
     return f": {last}{hint}" if last else ""
 
@@ -309,17 +296,14 @@ def image_changes(plans: Sequence[Plan], cluster: Cluster, ledger: Ledger) -> It
 
     Such jobs are other jobs and run again, also if they failed in a way that would repeat.
     """
-    names = dict.fromkeys(plan.program.image for plan in plans if plan.program.image_digest is not None)
-    for name in filter(None, names):
+    for name in dict.fromkeys(plan.program.image for plan in plans if plan.program.image_digest is not None):
         plans_of_image = [plan for plan in plans if plan.program.image == name]
         path, digest = plans_of_image[0].program.image_path, plans_of_image[0].program.image_digest
         earlier = {
             identity(plan.case, replace(plan.program, image_digest=other), plan.cluster, plan.repeat): plan
-            for other in image_digests(ledger, cluster.name, name) - {digest}
+            for other in image_digests(ledger, cluster.name, str(name)) - {digest}
             for plan in plans_of_image
         }
-        if not earlier:
-            continue
         known = attempts_of_jobs(ledger, [plan.identity for plan in plans_of_image])
         attempts = [
             of_job[-1]

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import shutil
+import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from orchestrator.clusters.machine import GpuMemory, GpuProcess, gpu_memory
-from orchestrator.clusters.profile import MpirunFields
-from orchestrator.clusters.program import image_uri, import_record, imported_file, is_there, needed_paths
+from orchestrator.clusters.machine import GpuMemory, gpu_memory
+from orchestrator.clusters.program import image_uri, import_record, imported_file, is_there
 from orchestrator.clusters.resolve import Cluster
 from orchestrator.errors import Problem, ReproError, Unreachable, for_each, require_none
 from orchestrator.launch.directives import output_pattern, require_mountable
-from orchestrator.launch.preflight import git_output, is_at
 from orchestrator.paths import Folders
 from orchestrator.planning.plan import Plan
 from orchestrator.programs.registry import find_program
@@ -36,40 +36,28 @@ def require_ready(plans: Sequence[Plan], cluster: Cluster, folders: Folders) -> 
 
 def require_scheduler(cluster: Cluster, folders: Folders) -> None:
     """Raise ReproError if this machine cannot submit jobs to the cluster, before anything is recorded."""
-    _require_environment(cluster)
-    if cluster.profile.mpirun is not None:
-        _require_mpirun(cluster.profile.mpirun)
+    missing = [name for name in cluster.profile.env_from if not os.environ.get(name)]
+    if missing:  # the job would fail after hours in the queue
+        what = f"env_from: {' and '.join(missing)} not set in this shell"
+        raise ReproError(Problem(what, cluster.location(("env_from",)), "export it, then submit"))
+    mpirun = cluster.profile.mpirun
+    if mpirun is not None and shutil.which("mpirun") is None:
+        hint = "run this on the machine from which jobs are started; --dry-run and `repro render` work here"
+        raise Unreachable(Problem("mpirun is not on this machine", hint=hint))
+    if mpirun is not None and not Path(mpirun.hostfile).is_file():
+        raise ReproError(Problem("no such hostfile", f"{mpirun.hostfile}:", "correct mpirun: hostfile:"))
     if not cluster.is_slurm:
         return
     if shutil.which("sbatch") is None:
         hint = "run this on a login node of the cluster; `repro plan`, `repro render` and --dry-run work here"
         raise Unreachable(Problem("sbatch is not on this machine", hint=hint))
     if any(tag in str(folders.runs) for tag in ("%j", "%t", "%A", "%a")):  # submitit replaces them with ids
-        raise ReproError(
-            Problem(
-                "Slurm would replace the % in this folder name", f"{folders.runs}:", "set REPRO_HOME to one without %"
-            )
-        )
+        what, hint = "Slurm would replace the % in this folder name", "set REPRO_HOME to one without %"
+        raise ReproError(Problem(what, f"{folders.runs}:", hint))
+
     output_pattern(folders.runs)
     with on_cluster(cluster.profile.slurm_cluster):
         require_controller()
-
-
-def _require_environment(cluster: Cluster) -> None:
-    """Raise ReproError if a variable of `env_from` is not set: the job would fail after hours in the queue."""
-    missing = [name for name in cluster.profile.env_from if not os.environ.get(name)]
-    if missing:
-        names = " and ".join(missing)
-        location = cluster.location(("env_from",))
-        raise ReproError(Problem(f"env_from: {names} not set in this shell", location, "export it, then submit"))
-
-
-def _require_mpirun(mpirun: MpirunFields) -> None:
-    if shutil.which("mpirun") is None:
-        hint = "run this on the machine from which jobs are started; --dry-run and `repro render` work here"
-        raise Unreachable(Problem("mpirun is not on this machine", hint=hint))
-    if not Path(mpirun.hostfile).is_file():
-        raise ReproError(Problem("no such hostfile", f"{mpirun.hostfile}:", "correct mpirun: hostfile:"))
 
 
 def _without_mpirun(plans: Sequence[Plan], cluster: Cluster) -> Iterator[Problem]:
@@ -87,7 +75,10 @@ def _absent_needs(plans: Sequence[Plan], cluster: Cluster) -> Iterator[Problem]:
     """Yield a problem for code and data of the jobs that are missing, where this machine sees their file system."""
     if not cluster.profile.site.login_sees_paths:
         return
-    for name in dict.fromkeys(plan.program.name for plan in plans if plan.case.described is None):
+    names = dict.fromkeys(plan.program.name for plan in plans if plan.case.described is None)
+    if names:
+        from orchestrator.clusters.program import needed_paths  # a program that an experiment describes needs none
+    for name in names:
         for needed in needed_paths(find_program(name), cluster):
             path = Path(needed.path)
             if not is_there(path) and is_there(Path(*path.parts[:2])):
@@ -172,14 +163,11 @@ def gpus_in_use(gpus: Sequence[GpuMemory]) -> Iterator[str]:
         others = [process for process in gpu.processes if not _is_ours(process.pid)]
         if gpu.used_mib < LEAST_MIB or (gpu.processes and not others):
             continue
-        names = ", ".join(map(_process_text, others)) or "nvidia-smi does not list the process"
+        memory = [f", {other.used_mib / 1024:.1f} GiB" if other.used_mib is not None else "" for other in others]
+        listed = (f"process {other.pid} ({other.name}{used})" for other, used in zip(others, memory, strict=True))
+        names = ", ".join(listed) or "nvidia-smi does not list the process"
         used = f"{gpu.used_mib / 1024:.1f} of {gpu.total_mib / 1024:.1f} GiB"
         yield f"GPU {gpu.index} is in use, {used}: {names}; jobs that it leaves too little for fail as gpu-in-use"
-
-
-def _process_text(process: GpuProcess) -> str:
-    memory = f", {process.used_mib / 1024:.1f} GiB" if process.used_mib is not None else ""
-    return f"process {process.pid} ({process.name}{memory})"
 
 
 def _is_ours(pid: int) -> bool:
@@ -188,3 +176,54 @@ def _is_ours(pid: int) -> bool:
     except OSError:  # another user's, or gone, or outside of this container
         return False
     return any(variable.startswith(_MARK) for variable in variables)
+
+
+# ---- git checkouts -----------------------------------------------------------------------------------------------
+
+
+def git_output(folder: Path, *arguments: str) -> str | None:
+    """Return the output of a git command; None if the folder is not a checkout, or git fails."""
+    if not (folder / ".git").exists():
+        return None
+    try:
+        answer = subprocess.run(
+            ["git", "-C", str(folder), *arguments], capture_output=True, text=True, timeout=30, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return answer.stdout.strip() if answer.returncode == 0 else None
+
+
+def is_hash(commit: str) -> bool:
+    """Return whether this is a full hash, and not a branch or tag."""
+    return re.fullmatch("[0-9a-f]{40}", commit) is not None
+
+
+def is_at(folder: Path, commit: str) -> bool:
+    """Return whether HEAD of a checkout is this commit (a hash or the start of one), or this branch or tag."""
+    head = git_output(folder, "rev-parse", "HEAD")
+    named = (git_output(folder, "rev-parse", "--verify", f"{name}^{{commit}}") for name in (commit, f"origin/{commit}"))
+    return head is not None and (head.startswith(commit) or (not is_hash(commit) and head in named))
+
+
+def require_checkout(folder: Path, url: str, commit: str) -> str:
+    """Return HEAD of an existing checkout; ReproError if it is no checkout, has changes, or is at another commit."""
+    location = f"{folder}:"
+    head = git_output(folder, "rev-parse", "HEAD")
+    if head is None:
+        hint = "move it away, or name another folder"
+        raise ReproError(Problem("exists, and is not a git checkout that you can read", location, hint))
+    changed = git_output(folder, "status", "--porcelain", "--untracked-files=no")
+    git = f"git -C {shlex.quote(str(folder))}"
+    if changed is None:
+        what = "git status does not end, so local changes are unknown"
+        raise ReproError(Problem(what, location, f"try: {git} status"))
+    if changed:
+        hint = f"look at them: {git} status; or name another folder"
+        raise ReproError(Problem("this checkout has local changes, so it stays as it is", location, hint))
+    if not is_at(folder, commit):
+        wanted = commit[:10] if is_hash(commit) else commit
+        what = f"this checkout is at commit {head[:10]}, and must be at {wanted}; it stays as it is"
+        hint = f"{git} fetch --depth 1 {url} {commit} && {git} checkout --detach FETCH_HEAD; or name another folder"
+        raise ReproError(Problem(what, location, hint))
+    return head

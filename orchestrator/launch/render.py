@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -22,12 +22,7 @@ from orchestrator.launch.directives import (
     time_limit_origin,
     wrapping_of,
 )
-from orchestrator.launch.run_options import (
-    FAILURE_PATTERNS,
-    LOG_TAIL_BYTES,
-    FollowedJob,
-    Gate,
-)
+from orchestrator.launch.run_options import FAILURE_PATTERNS, LOG_TAIL_BYTES, FollowedJob, Gate
 from orchestrator.launch.templates import OURS, Explained, Line, Templates, command_lines, templates_in
 from orchestrator.paths import short_name
 from orchestrator.planning.plan import Plan, SidePlan
@@ -37,9 +32,6 @@ from orchestrator.reading.failure import Failure
 from orchestrator.reading.statistics import ENOUGH_SAMPLES
 from orchestrator.slurm.notation import time_limit_s
 from orchestrator.text import counted
-
-# Exported for every rank.
-_RANK_ENVIRONMENT: Mapping[str, str] = {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
 
 # Variables with which Python finds modules. The program, the image and the profile decide them, or `env_from` of it.
 _IMPORT_VARIABLES = ("PYTHONPATH", "PYTHONHOME", "PYTHONUSERBASE", "PYTHONPLATLIBDIR")
@@ -136,9 +128,12 @@ def _render(
 ) -> str:
     shared = _shared(plan, cluster, folder)
     if cluster.profile.scheduler == "local":
-        is_own = plan.program.launcher is None  # one process, or several by mpirun
-        command = _command(plan, cluster, plan.program.per_rank()) if is_own else _all_ranks(plan, cluster)
-        processes = plan.resources.tasks if is_own else 1
+        if plan.program.launcher is None:  # one process, or several by mpirun
+            command, processes = _command(plan, cluster, plan.program.per_rank()), plan.resources.tasks
+        else:
+            argv, below = plan.program.all_ranks(plan.resources.tasks), plan.program.below_launcher()
+            launcher, processes = argv[: len(argv) - len(below)], 1
+            command = [*_command(plan, cluster, launcher), *_command(plan, cluster, below)]
         return engine.render("local.sh.j2", **shared, command=command, processes=processes)
     if cluster.profile.mpirun is not None:
         return engine.render("mpirun.sh.j2", **shared, **_mpirun(plan, cluster))
@@ -161,13 +156,21 @@ def _render(
 def _shared(plan: Plan | SidePlan, cluster: Cluster, folder: Path) -> dict[str, object]:
     """Return the values that the templates of all schedulers have."""
     # Interval of GPU samples in seconds.
-    has_gpus = plan.resources.gpus > 0
+    resources, case = plan.resources, plan.case
+    has_gpus = resources.gpus > 0
+    gpus = f", {counted(resources.gpus, 'GPU')}" if has_gpus else ""
     sampler = next(iter(field_lines(cluster, "sample_gpus_every_s")), None) if has_gpus else None
     program, origin = plan.program, own_origin(plan)
+    slurm, tasks = cluster.profile.slurm, cluster.location(("slurm", "tasks"))
+    is_per_node = slurm is not None and slurm.tasks == "per-node"
+
+    def place(path: str | None) -> Line | None:
+        return None if path is None else Line.of(path, program_origin(plan, cluster, path))
+
     return {
-        "case": plan.case,
-        "title": _title(plan),
-        "changes": shown_changes(plan.case.argument_changes),
+        "case": case,
+        "title": f"{case.experiment} {plan.label} at scale {case.scale} on {plan.cluster}: job {plan.identity}",
+        "changes": shown_changes(case.argument_changes),
         "layers": [str(file.absolute()) for file in cluster.files] if len(cluster.files) > 1 else [],
         "folder": str(folder),
         "resources": plan.resources,
@@ -176,21 +179,22 @@ def _shared(plan: Plan | SidePlan, cluster: Cluster, folder: Path) -> dict[str, 
         "unset": field_lines(cluster, "env_unset"),
         "wanted": field_lines(cluster, "env_from"),
         "setup": list(setup_lines(cluster, plan.resources.nodes)),
-        "kernels": _folder_of_program(plan, cluster, plan.program.compiles_in),
+        "kernels": place(program.compiles_in),
         "sampler": sampler,
         "runs_beside": cluster.profile.scheduler == "local" or sampler is not None,
         "fingerprint": known_program(program.name) is not None or program.origin is not None,
         "has_gpus": has_gpus,
-        "python": program.python and Line.of(program.python, program_origin(plan, cluster, program.python)),
-        "checkout": _folder_of_program(plan, cluster, plan.program.checkout),
+        "python": place(program.python or None),
+        "checkout": place(program.checkout),
         "python_strays": [name for name in _IMPORT_VARIABLES if name not in cluster.profile.env_from],
         "time_limit_s": Line.of(str(time_limit_s(plan.resources.time_limit)), time_limit_origin(plan, cluster)),
         "host_suffix": next(iter(field_lines(cluster, "rendezvous", "host_suffix")), None),
         "port": next(iter(field_lines(cluster, "rendezvous", "port")), None),
-        "per_node": _processes_per_node(plan, cluster),
+        # Number of processes that a launcher starts per node; None if the scheduler starts them.
+        "per_node": Line.of(str(resources.tasks_per_node), tasks) if is_per_node and program.launcher else None,
         "launcher": program.launcher and Line.of(program.launcher, origin),
         "described": program.origin,
-        "size": _size(plan),
+        "size": f"{counted(resources.nodes, 'node')}{gpus}: {counted(resources.tasks, 'process')}",
         "texts": [(file.name, Line.of(file.text, origin)) for file in program.files if file.text is not None],
         "copies": [
             (file.name, Line.of(f"{program.copies}/{file.name}", origin)) for file in program.files if file.text is None
@@ -199,19 +203,12 @@ def _shared(plan: Plan | SidePlan, cluster: Cluster, folder: Path) -> dict[str, 
     }
 
 
-def _size(plan: Plan | SidePlan) -> str:
-    """Return `2 nodes, 16 GPUs: 16 processes`."""
-    resources = plan.resources
-    gpus = f", {counted(resources.gpus, 'GPU')}" if resources.gpus else ""
-    return f"{counted(resources.nodes, 'node')}{gpus}: {counted(resources.tasks, 'process')}"
-
-
 def environment(plan: Plan | SidePlan, cluster: Cluster) -> list[tuple[str, Line]]:
     """Return the variables of a job: those of every job, then of its program, then of the site."""
-    record = known_program(plan.program.name) or probe_program()  # a probe has the variables of its program
-    shared = {**(record.rank_environment() if record is not None else {}), **_RANK_ENVIRONMENT}
-    if plan.program.origin is not None:
-        shared = {"PYTHONUNBUFFERED": "1"}
+    shared = {"PYTHONUNBUFFERED": "1"}
+    if plan.program.origin is None:
+        record = known_program(plan.program.name) or probe_program()  # a probe has the variables of its program
+        shared = {**(record.rank_environment() if record is not None else {}), "OMP_NUM_THREADS": "1", **shared}
     variables = {name: Line.of(value) for name, value in shared.items()}
     variables |= {name: Line.of(value, own_origin(plan)) for name, value in plan.program.environment}
     for name, text in cluster.profile.variables(plan.resources.nodes).items():
@@ -238,25 +235,6 @@ def setup_lines(cluster: Cluster, nodes: int) -> Iterator[Line]:
             yield Line.of(text, cluster.location(("setup", i)))
 
 
-def _folder_of_program(plan: Plan | SidePlan, cluster: Cluster, folder: str | None) -> Line | None:
-    return None if folder is None else Line.of(folder, program_origin(plan, cluster, folder))
-
-
-def _processes_per_node(plan: Plan | SidePlan, cluster: Cluster) -> Line | None:
-    """Return the number of processes that a launcher starts per node; None if the scheduler starts them."""
-    slurm = cluster.profile.slurm
-    if slurm is None or slurm.tasks != "per-node" or plan.program.launcher is None:
-        return None
-    return Line.of(str(plan.resources.tasks_per_node), cluster.location(("slurm", "tasks")))
-
-
-def _all_ranks(plan: Plan | SidePlan, cluster: Cluster) -> list[Line]:
-    """Return the command line of the launcher and its options, then of the program."""
-    argv, below = plan.program.all_ranks(plan.resources.tasks), plan.program.below_launcher()
-    launcher = argv[: len(argv) - len(below)]
-    return [*_command(plan, cluster, launcher), *_command(plan, cluster, below)]
-
-
 def _command(plan: Plan | SidePlan, cluster: Cluster, argv: Sequence[str]) -> list[Line]:
     """Return the program's command line; each flag has the profile, the experiment or the program as its origin."""
     own, experiment = set(plan.case.arguments), experiment_file(plan)
@@ -281,13 +259,18 @@ def _mpirun(plan: Plan | SidePlan, cluster: Cluster) -> dict[str, object]:
     mpirun = cluster.profile.mpirun
     assert mpirun is not None
     location_of, resources = cluster.location, plan.resources
-    case, hostfile = experiment_file(plan), location_of(("mpirun", "hostfile"))
+    case, hostfile, words = experiment_file(plan), location_of(("mpirun", "hostfile")), mpirun.arguments
+    starts = [i for i, word in enumerate(words) if i == 0 or word.startswith("-")]  # an option and its values per line
+    arguments = (
+        Line(tuple(words[start:end]), location_of(("mpirun", "arguments", start)))
+        for start, end in pairwise([*starts, len(words)])
+    )
     options = [
         Line(("--hostfile", mpirun.hostfile), hostfile),
         Line(("-np", str(resources.tasks)), case),
         Line(("--map-by", f"ppr:{resources.tasks_per_node}:node"), case),
         Line(("--bind-to", "none"), OURS),
-        *_mpirun_arguments(cluster, mpirun.arguments),
+        *arguments,
         *(replace(name, words=("-x", *name.words)) for name in field_lines(cluster, "env_from")),
     ]
     return {
@@ -295,15 +278,3 @@ def _mpirun(plan: Plan | SidePlan, cluster: Cluster) -> dict[str, object]:
         "mpirun_options": options,
         "command": _command(plan, cluster, plan.program.per_rank()),
     }
-
-
-def _mpirun_arguments(cluster: Cluster, words: Sequence[str]) -> Iterator[Line]:
-    """Yield the site's arguments of mpirun, an option and its values per line."""
-    starts = [i for i, word in enumerate(words) if i == 0 or word.startswith("-")]
-    for start, end in pairwise([*starts, len(words)]):
-        yield Line(tuple(words[start:end]), cluster.location(("mpirun", "arguments", start)))
-
-
-def _title(plan: Plan | SidePlan) -> str:
-    case = plan.case
-    return f"{case.experiment} {plan.label} at scale {case.scale} on {plan.cluster}: job {plan.identity}"

@@ -44,20 +44,16 @@ def provenance(checkout: Path) -> Provenance:
     """Return who submits from which code; `checkout` is the folder of the experiments and profiles."""
     commit = git_output(checkout, "rev-parse", "HEAD")
     status = git_output(checkout, "status", "--porcelain", "--untracked-files=no") if commit else None
-    return Provenance(
-        **field_values(this_submitter()),
-        git_commit=commit,
-        git_dirty=None if status is None else bool(status),
-        versions=_versions(),
-    )
-
-
-def _versions() -> dict[str, object]:
     versions: dict[str, object] = {"repro": orchestrator.__version__, "python": platform.python_version()}
     for package in _PACKAGES:
         with contextlib.suppress(metadata.PackageNotFoundError):
             versions[package] = metadata.version(package)
-    return versions
+    return Provenance(
+        **field_values(this_submitter()),
+        git_commit=commit,
+        git_dirty=None if status is None else bool(status),
+        versions=versions,
+    )
 
 
 def profile_secrets(cluster: Cluster) -> frozenset[str]:
@@ -165,24 +161,26 @@ def read_own_script(ledger: Ledger, attempts: Sequence[AttemptRow]) -> OwnScript
             if not _OPTION.fullmatch(option):
                 raise _refused(Path(attempt.file), f"has the unknown option {option!r}")
     file = Path(attempts[0].file)
-    read = read_own_file(file, ledger.runs)
     if file.name == JOB_SCRIPT and len(attempts) == 1 and attempts[0].array_index is None:
-        _require_digest(file, read, attempts[0].script_sha256)
+        text = _text(file, ledger, attempts[0].script_sha256)
         _require_folder(file, str(file.parent), attempts[0])
         # The folder as an argument marks a submitted script: a second copy of it does not start.
-        return OwnScript(file, _text(file, read), (attempts[0].folder,))
+        return OwnScript(file, text, (attempts[0].folder,))
     name = _SEVERAL.fullmatch(file.name)
     if name is None or file.parent.name != SUBMISSIONS:
         raise _refused(file, "is not a script that repro writes for a scheduler")
-    _require_digest(file, read, name[1])
-    text = _text(file, read)
+    text = _text(file, ledger, name[1])
     _require_elements(ledger, file, text, attempts)
     return OwnScript(file, text, ())
 
 
 def _require_elements(ledger: Ledger, file: Path, text: str, attempts: Sequence[AttemptRow]) -> None:
     """Raise ReproError unless each attempt has its folder in the list of jobs, and its script there is unchanged."""
-    jobs = _jobs(text)
+    try:
+        words = shlex.split(text.partition(_FIRST)[2].partition(_LAST)[0])
+    except ValueError:  # an open quote
+        words = []
+    jobs = list(zip(words[::2], words[1::2], strict=False))
     checked: set[tuple[str, str]] = set()
     for attempt in attempts:
         if attempt.array_index is None or not 0 <= attempt.array_index < len(jobs):
@@ -191,18 +189,8 @@ def _require_elements(ledger: Ledger, file: Path, text: str, attempts: Sequence[
         _require_folder(file, folder, attempt)
         require_own_folder(Path(folder), ledger.runs)
         if (script, attempt.script_sha256) not in checked:  # repeats share a script
-            _require_digest(Path(script), read_own_file(Path(script), ledger.runs), attempt.script_sha256)
+            _text(Path(script), ledger, attempt.script_sha256)
             checked.add((script, attempt.script_sha256))
-
-
-def _jobs(text: str) -> list[tuple[str, str]]:
-    """Return the script and the folder of each job that an array or queue file lists."""
-    listed = text.partition(_FIRST)[2].partition(_LAST)[0]
-    try:
-        words = shlex.split(listed)
-    except ValueError:  # an open quote
-        return []
-    return list(zip(words[::2], words[1::2], strict=False))
 
 
 def _require_folder(file: Path, folder: str, attempt: AttemptRow) -> None:
@@ -210,12 +198,11 @@ def _require_folder(file: Path, folder: str, attempt: AttemptRow) -> None:
         raise _refused(file, f"writes to {folder}, and the ledger contains {attempt.folder}")
 
 
-def _require_digest(file: Path, read: bytes, expected: str) -> None:
-    if _sha256(read) != expected:
+def _text(file: Path, ledger: Ledger, digest: str) -> str:
+    """Return the text of a file of the current user; ReproError if it is not that with this digest."""
+    read = read_own_file(file, ledger.runs)
+    if _sha256(read) != digest:
         raise _refused(file, "was changed after it was written")
-
-
-def _text(file: Path, read: bytes) -> str:
     try:
         return read.decode()
     except UnicodeDecodeError:
@@ -247,12 +234,16 @@ def write_sent(run: Path, attempts: Sequence[AttemptRow], token: str) -> None:
     for attempt in attempts:
         element = "-" if attempt.array_index is None else attempt.array_index
         lines.append(f"job={attempt.job_id} {element} {Path(attempt.folder).name}")
-    path = run / SUBMISSIONS / f"{token}{_SUFFIX}"
+    write_own_file(run / SUBMISSIONS / f"{token}{_SUFFIX}", "\n".join(lines) + "\n", os.O_EXCL, 0o640)
+
+
+def write_own_file(path: Path, text: str, flag: int, mode: int) -> None:
+    """Write a file of a run with this mode and this further flag of open(2); ReproError if that fails."""
     try:
         private_folder(path.parent)
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o640)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | flag, mode)
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write("\n".join(lines) + "\n")
+            file.write(text)
     except OSError as error:
         raise ReproError(Problem(f"cannot be written ({error.strerror})", f"{path}:")) from None
 

@@ -18,7 +18,6 @@ from pathlib import Path
 
 from orchestrator.errors import ReproError, Unreachable
 from orchestrator.files import FOLDER_MODE, Unreadable
-from orchestrator.launch.denied_nodes import denied_nodes, exclude_options
 from orchestrator.launch.executors import QueueFull, SlurmScriptExecutor, start_queue
 from orchestrator.launch.run_options import RunPlan
 from orchestrator.launch.run_record import COMMENT, OwnScript, read_own_script, this_submitter, write_sent
@@ -61,12 +60,9 @@ class Sent:
     why: str | None = None
 
 
-_CLUSTER = re.compile(r"^#SBATCH --clusters?=(\S+)$", re.MULTILINE)
-
-
 def cluster_of(script: str) -> str | None:
     """Return the cluster that a script names; None for the default one."""
-    names = _CLUSTER.findall(script)
+    names = re.findall(r"^#SBATCH --clusters?=(\S+)$", script, re.MULTILINE)
     return names[-1] if names else None
 
 
@@ -82,8 +78,7 @@ def send(ledger: Ledger, run_id: str, reporter: Callbacks) -> Sent:
     submitted. Raise Unreachable if the scheduler does not answer; the next command recovers the last submission.
     """
     run = run_record(ledger, run_id)
-    denied = tuple(entry.node for entry in denied_nodes(run.cluster))
-    sender = _Sender(ledger, run_id, RunPlan.from_json(run.run_options), denied, reporter)
+    sender = _Sender(ledger, run_id, run.cluster, RunPlan.from_json(run.run_options), reporter)
     sent = sender.sent
     for _, group in groupby(queued_attempts(ledger, run_id=run_id), key=lambda attempt: attempt.file):
         attempts = list(group)
@@ -113,8 +108,8 @@ class _Sender:
 
     ledger: Ledger
     run_id: str
+    cluster: str
     run_plan: RunPlan
-    denied: tuple[str, ...]
     reporter: Callbacks
     sent: Sent = field(default_factory=Sent)
 
@@ -129,16 +124,20 @@ class _Sender:
             _record_refused(self.ledger, attempts, str(refused.problems[0]))
             raise
         if attempts[0].scheduler == "local":
-            self._send_queue(attempts, script)
+            token = self._claim(attempts, script)
+            if token is not None:
+                queue = start_queue(script.file)
+                record_submission(self.ledger, token, queue)
+                self._count(queue, attempts)
             return
         rest, size = list(attempts), len(attempts)
-        why = _reason_to_wait(self.ledger, self.run_id, attempts, self.run_plan)
-        if why is not None:
-            self.sent.queued, self.sent.why = self.sent.queued + len(rest), why
+        canary = self._canary_of(attempts)
+        if canary is not None and canary.phase in OPEN and canary.scheduler_id is None:
+            self.sent.queued, self.sent.why = self.sent.queued + len(rest), "its canary is not in the queue yet"
             return
         while rest:
             part = rest[:size]
-            options = _dependencies(self.ledger, self.run_id, part, self.run_plan)
+            options = self._dependencies(part)
             if options is None:
                 ids = [attempt.attempt_id for attempt in rest]
                 record_never_submitted(self.ledger, ids, "its canary failed", str(Failure.STOPPED))
@@ -160,12 +159,32 @@ class _Sender:
         self.sent.ids.append(scheduler_id)
         self.sent.jobs += len(attempts)
 
-    def _send_queue(self, attempts: Sequence[AttemptRow], script: OwnScript) -> None:
-        token = self._claim(attempts, script)
-        if token is not None:
-            scheduler_id = start_queue(script.file)
-            record_submission(self.ledger, token, scheduler_id)
-            self._count(scheduler_id, attempts)
+    def _canary_of(self, attempts: Sequence[AttemptRow]) -> JobRow | None:
+        """Return the row of the canary that these jobs wait for."""
+        canary = self.run_plan.canary
+        is_awaited = canary is not None and all(attempt.job_id != canary for attempt in attempts)
+        return canary_row(self.ledger, self.run_id, canary) if canary is not None and is_awaited else None
+
+    def _dependencies(self, attempts: Sequence[AttemptRow]) -> list[str] | None:
+        """Return the --dependency options of these jobs; None if their canary failed."""
+        jobs, run_plan = {attempt.job_id for attempt in attempts}, self.run_plan
+        dependencies = [f"afterany:{job_id}" for job_id in run_plan.after]
+        dependencies += [f"afterok:{warm_up}" for warm_up, needy in run_plan.warm_ups.items() if jobs & set(needy)]
+        canary = self._canary_of(attempts)
+        if canary is not None and canary.phase in OPEN:
+            # Not afterok: Slurm has no state for a partial job, so the jobs check the canary.
+            dependencies.append(f"afterany:{canary.scheduler_id}")
+        elif canary is not None and canary.verdict == FAILED:
+            return None  # before the verdict its log may not be visible here, and the jobs make this check themselves
+        # The limit of an array is its own. Jobs that were cut off it, or share --max-parallel with others, start later.
+        file = None if run_plan.max_parallel is not None else attempts[0].file
+        before = under_way_of(self.ledger, self.run_id, file)
+        dependencies += [f"afterany:{max(before, key=int)}"] if before else []
+        if not dependencies:
+            return []
+        # A job that depends on a failed job would stay in the queue for ever.
+        kill = ["--kill-on-invalid-dep=yes"] if any(word.startswith("afterok") for word in dependencies) else []
+        return [f"--dependency={','.join(dict.fromkeys(dependencies))}", *kill]
 
     def _claim(self, attempts: Sequence[AttemptRow], script: OwnScript, cluster: str | None = None) -> str | None:
         """Claim the attempts and write the record of their submission; return its token.
@@ -215,7 +234,10 @@ class _Sender:
 
         The nodes of the profile and of the deny list are always excluded. `words` are further options.
         """
-        options, anywhere = exclude_options(words, script.text, self.denied)
+        from orchestrator.launch.denied_nodes import denied_nodes, exclude_options  # only Slurm can exclude nodes
+
+        denied = {entry.node for entry in denied_nodes(self.cluster)}
+        options, anywhere = exclude_options(words, script.text, denied)
         try:
             return _sbatch(executor, script, token, options, self.reporter)
         except ReproError as error:
@@ -252,7 +274,11 @@ def _sbatch(
                 return keep_first_cancel_rest(ids)
             sent_again = True
             continue
-        return _keep_one_copy(job_id, comment) if sent_again else job_id
+        # A copy that is accepted even later finds the job's folder claimed and does not start (templates/job.sh.j2).
+        ids = {job_id}
+        with contextlib.suppress(Unreachable):
+            ids |= _ids_of(comment) if sent_again else set()
+        return keep_first_cancel_rest(ids)
 
 
 def _wait_for_jobs_of(comment: str, unreachable: Unreachable, pauses: Iterator[float], reporter: Callbacks) -> set[str]:
@@ -269,7 +295,7 @@ def _wait_for_jobs_of(comment: str, unreachable: Unreachable, pauses: Iterator[f
                 raise unreachable
             time.sleep(0.1)
         try:
-            ids = {base_id(job_id) for job_id in find_by_comments([comment]).records}
+            ids = _ids_of(comment)
         except Unreachable as error:
             unreachable, answers = error, 0
             continue
@@ -279,15 +305,8 @@ def _wait_for_jobs_of(comment: str, unreachable: Unreachable, pauses: Iterator[f
     raise unreachable
 
 
-def _keep_one_copy(job_id: str, comment: str) -> str:
-    """Return the id of a job that was submitted twice. Of two accepted copies the later one is cancelled.
-
-    A copy that is accepted even later finds the job's folder claimed and does not start (templates/job.sh.j2).
-    """
-    try:
-        return keep_first_cancel_rest({job_id, *(base_id(copy_id) for copy_id in find_by_comments([comment]).records)})
-    except Unreachable:
-        return job_id
+def _ids_of(comment: str) -> set[str]:
+    return {base_id(job_id) for job_id in find_by_comments([comment]).records}
 
 
 def keep_first_cancel_rest(ids: set[str]) -> str:
@@ -317,36 +336,6 @@ def _array(attempts: Sequence[AttemptRow], run_plan: RunPlan) -> Iterator[str]:
     yield f"--array={text}%{run_plan.at_once}"
 
 
-def _reason_to_wait(ledger: Ledger, run_id: str, attempts: Sequence[AttemptRow], run_plan: RunPlan) -> str | None:
-    """Return why these jobs cannot be submitted yet: their canary has no id that they could depend on."""
-    if run_plan.canary is None or run_plan.canary in {attempt.job_id for attempt in attempts}:
-        return None
-    canary = canary_row(ledger, run_id, run_plan.canary)
-    return "its canary is not in the queue yet" if canary.phase in OPEN and canary.scheduler_id is None else None
-
-
 def canary_row(ledger: Ledger, run_id: str, job_id: str) -> JobRow:
     """Return the row of the canary of a run."""
     return next(row for row in job_rows(ledger, run_id=run_id) if row.job_id == job_id)
-
-
-def _dependencies(ledger: Ledger, run_id: str, attempts: Sequence[AttemptRow], run_plan: RunPlan) -> list[str] | None:
-    """Return the --dependency options of these jobs; None if their canary failed."""
-    jobs = {attempt.job_id for attempt in attempts}
-    dependencies = [f"afterany:{job_id}" for job_id in run_plan.after]
-    dependencies += [f"afterok:{warm_up}" for warm_up, needy in run_plan.warm_ups.items() if jobs & set(needy)]
-    if run_plan.canary is not None and run_plan.canary not in jobs:
-        canary = canary_row(ledger, run_id, run_plan.canary)
-        if canary.phase in OPEN:
-            # Not afterok: Slurm has no state for a partial job, so the jobs check the canary.
-            dependencies.append(f"afterany:{canary.scheduler_id}")
-        elif canary.verdict == FAILED:
-            return None  # before the verdict its log may not be visible here, and the jobs make this check themselves
-    # The limit of an array is its own. Jobs that were cut off it, or share --max-parallel with others, start later.
-    before = under_way_of(ledger, run_id, None if run_plan.max_parallel is not None else attempts[0].file)
-    dependencies += [f"afterany:{max(before, key=int)}"] if before else []
-    if not dependencies:
-        return []
-    # A job that depends on a failed job would stay in the queue for ever.
-    kill = ["--kill-on-invalid-dep=yes"] if any(dependency.startswith("afterok") for dependency in dependencies) else []
-    return [f"--dependency={','.join(dict.fromkeys(dependencies))}", *kill]

@@ -1,72 +1,57 @@
-"""Submission of plans, and of failed jobs again: attempts in the ledger first, then the scheduler."""
+"""Submission of plans, in batches of equal jobs: attempts in the ledger first, then the scheduler."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
 import hashlib
-import re
+import os
 import shutil
 import signal
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
 
-from orchestrator.catalog.case import with_changes
-from orchestrator.catalog.expand import cases_to_run
-from orchestrator.catalog.library import find_experiment
-from orchestrator.clusters.resolve import Cluster, find_cluster, recorded_cluster
-from orchestrator.errors import Problem, ReproError, did_you_mean, require_none
+from orchestrator.clusters.resolve import Cluster
+from orchestrator.errors import Problem, ReproError
 from orchestrator.files import keep_files, private_folder
 from orchestrator.identity import NotOwn, require_own_folder
-from orchestrator.launch.denied_nodes import denied_note, require_enough_nodes, with_denied_nodes
+from orchestrator.job_spec import Resources
 from orchestrator.launch.executors import SlurmScriptExecutor
-from orchestrator.launch.images import image_changes
 from orchestrator.launch.refresh import sender_is_alive, unrecorded_attempts
-from orchestrator.launch.render import render_job
+from orchestrator.launch.render import JobScript, render_array, render_job, render_queue
 from orchestrator.launch.run_options import CanaryJob, Gate, RunOptions, RunPlan
-from orchestrator.launch.run_record import new_jobs, new_run_id, new_run_of
+from orchestrator.launch.run_record import file_name, new_jobs, new_run_id, new_run_of, profile_secrets, write_own_file
 from orchestrator.launch.sbatch import Callbacks, Sent, mark_cancelled, send
-from orchestrator.launch.submit import (
-    Batch,
-    FailedNodes,
-    batches_of,
-    in_order,
-    task_per_gpu,
-    warm_ups,
-    write_scripts,
-)
 from orchestrator.ledger.attempts import attempts_of_jobs
 from orchestrator.ledger.database import Ledger
-from orchestrator.ledger.rows import AttemptRow, JobRow, submissions_of
-from orchestrator.ledger.runs import (
-    Disposition,
-    Recorded,
-    new_run,
-    record_run_options,
-    run_record,
-)
+from orchestrator.ledger.rows import AttemptRow, submissions_of
+from orchestrator.ledger.runs import Disposition, NewAttempt, Recorded, new_run, record_run_options
 from orchestrator.ledger.submissions import queued_attempts, record_never_submitted
 from orchestrator.ledger.tables import FAILED, LOST, MEASURED, OPEN, QUEUED
+from orchestrator.masking import without_known
 from orchestrator.paths import Folders, short_name
-from orchestrator.planning.plan import Plan, plan_cases, repeated
-from orchestrator.planning.run_settings import read_settings
-from orchestrator.planning.target import replace_program
+from orchestrator.planning.plan import Plan, SideCase, SidePlan
 from orchestrator.programs.command import BoundProgram
 from orchestrator.programs.registry import find_program
 from orchestrator.reading.failure import (
     MOST_ATTEMPTS,
     POLICIES,
+    Allocation,
     Failure,
+    failed_nodes,
     fails_as_published,
     failure_named,
     is_of_classes,
+    pause_before,
 )
+from orchestrator.reading.logs import log_blocks
+from orchestrator.reading.reader import reader_of
 from orchestrator.slurm.command import most_in_array, on_cluster
-from orchestrator.slurm.notation import format_time_limit, time_limit_s
+from orchestrator.slurm.notation import expand_node_names
 from orchestrator.text import counted
 
 
@@ -99,8 +84,7 @@ def submit(
     Raise ReproError or Unreachable if the scheduler refuses. Jobs that it accepted before stay submitted and recorded,
     and the next `submit` submits the others.
     """
-    cluster = with_denied_nodes(cluster)
-    require_enough_nodes(plans, cluster)
+    cluster, notes = _checked(plans, cluster, ledger)
     options, run_id = options or RunOptions(), new_run_id()
     by_id = {plan.identity: plan for plan in [*plans, *reversed(plans)]}  # the first plan of those that share a job
     ordered = in_order(list(by_id.values()))
@@ -109,7 +93,7 @@ def submit(
     with on_cluster(cluster.profile.slurm_cluster):
         array_limit = most_in_array() if cluster.is_slurm and len(ordered) > 1 else 1
     failed_nodes = _failed_nodes(by_id, cluster, ledger, options)
-    for note in (*denied_note(cluster), *image_changes(list(by_id.values()), cluster, ledger)):
+    for note in notes:
         notify(f"note: {note}")
     jobs = new_jobs(plans, cluster)
     with on_cluster(cluster.profile.slurm_cluster):
@@ -137,6 +121,22 @@ def submit(
     return Submitted(run_id, recorded, sent, tuple(run_plan.warm_ups), run_plan.canary)
 
 
+def _checked(plans: Sequence[Plan], cluster: Cluster, ledger: Ledger) -> tuple[Cluster, list[str]]:
+    """Return the cluster without the denied nodes, and notes; ReproError if it has too few other nodes."""
+    notes: list[str] = []
+    if cluster.is_slurm:
+        from orchestrator.launch.denied_nodes import denied_note, require_enough_nodes, with_denied_nodes
+
+        cluster = with_denied_nodes(cluster)
+        require_enough_nodes(plans, cluster)
+        notes += denied_note(cluster)
+    if any(plan.program.image_digest is not None for plan in plans):
+        from orchestrator.launch.images import image_changes  # not for programs without images
+
+        notes += image_changes(plans, cluster, ledger)
+    return cluster, notes
+
+
 def _failed_nodes(by_id: Mapping[str, Plan], cluster: Cluster, ledger: Ledger, options: RunOptions) -> FailedNodes:
     """Return the nodes at fault in the latest attempts of the jobs that need another one."""
     failed_nodes = FailedNodes(cluster)
@@ -151,8 +151,7 @@ def dispositions_of(
     plans: Sequence[Plan], attempts: Mapping[str, Sequence[AttemptRow]], options: RunOptions, cluster: Cluster
 ) -> dict[str, Disposition]:
     """Return the disposition of each of these jobs by job id."""
-    slurm = cluster.profile.slurm
-    requeues = slurm is not None and slurm.requeue
+    requeues = cluster.profile.slurm is not None and cluster.profile.slurm.requeue
     return {
         plan.identity: disposition_of(plan, attempts.get(plan.identity, ()), options, slurm_requeues=requeues)
         for plan in plans
@@ -171,8 +170,9 @@ def disposition_of(
         return Disposition.LEFT if options.only_failed else Disposition.MISSING
     latest = attempts[-1]
     if latest.phase in OPEN:
-        is_missing = is_orphan(latest) and not options.only_failed
-        return Disposition.MISSING if is_missing else Disposition.UNDER_WAY
+        # A sender that cannot be seen from here counts as lost: an attempt is claimed before it is submitted.
+        is_orphan = latest.state == QUEUED and not sender_is_alive(latest)
+        return Disposition.MISSING if is_orphan and not options.only_failed else Disposition.UNDER_WAY
     if latest.verdict is None:  # it has ended, and its log is not read yet
         return Disposition.UNDER_WAY
     failure = failure_named(latest.failure)
@@ -194,14 +194,6 @@ def disposition_of(
 
 def _is_measured(attempts: Sequence[AttemptRow]) -> bool:
     return any(attempt.verdict in MEASURED for attempt in attempts)
-
-
-def is_orphan(latest: AttemptRow) -> bool:
-    """Return whether a queued attempt has lost the process that submits it.
-
-    A process that cannot be seen from here counts as lost: an attempt is claimed before it is submitted.
-    """
-    return latest.state == QUEUED and not sender_is_alive(latest)
 
 
 def _require_none_under_way(
@@ -261,11 +253,13 @@ def _run_plan(
 ) -> RunPlan:
     """Return the resolved options. The smallest job is the canary, unless it has been judged already."""
     slurm, canary, latest = cluster.profile.slurm, None, next(reversed(before.get(smallest.identity, ())), None)
+    is_new = latest is None or smallest.identity in missing
     is_under_way = latest is not None and (latest.phase in OPEN or latest.verdict is None)
     if options.canary and (smallest.identity in missing or is_under_way):
-        is_new = latest is None or smallest.identity in missing
         folder = folders.job(run_id, smallest.slug) if is_new or latest is None else Path(latest.folder)
-        canary = _canary_job(smallest, cluster, folder)
+        nodes_inside = None if cluster.profile.container is None else smallest.resources.nodes
+        canary = CanaryJob(smallest.label, folder, nodes_inside=nodes_inside)
+        canary = smallest.case.record.canary(smallest.case, canary)
     warm_up = smallest.case.warmup_iterations
     has_gate = canary is not None or options.stop_after is not None
     limit = slurm.max_running if slurm else 1
@@ -281,19 +275,13 @@ def _run_plan(
     )
 
 
-def _canary_job(plan: Plan, cluster: Cluster, folder: Path) -> CanaryJob:
-    nodes_inside = None if cluster.profile.container is None else plan.resources.nodes
-    return plan.case.record.canary(plan.case, CanaryJob(plan.label, folder, nodes_inside=nodes_inside))
-
-
 def _stop_replaced_attempts(ledger: Ledger, before: Mapping[str, Sequence[AttemptRow]], recorded: Recorded) -> None:
     """Keep replaced attempts from starting later: queued attempts, and lost ones that Slurm may still have."""
-    for job_id in recorded.to_submit:
-        for latest in before.get(job_id, ())[-1:]:
-            if latest.state in (QUEUED, LOST):
-                with contextlib.suppress(NotOwn):  # the folder belongs to another user, or is gone
-                    require_own_folder(Path(latest.folder), ledger.runs)
-                    mark_cancelled(latest.folder)
+    for latest in (before[job_id][-1] for job_id in recorded.to_submit if before.get(job_id)):
+        if latest.state in (QUEUED, LOST):
+            with contextlib.suppress(NotOwn):  # the folder belongs to another user, or is gone
+                require_own_folder(Path(latest.folder), ledger.runs)
+                mark_cancelled(latest.folder)
 
 
 def _submit_warm_ups(
@@ -356,86 +344,6 @@ def uninterrupted() -> Iterator[Callable[[], bool]]:
             signal.raise_signal(pending[0])
 
 
-# ---- failed jobs planned again --------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Retry:
-    """Failed jobs of one experiment, planned again from the current profile."""
-
-    cluster: Cluster
-    plans: tuple[Plan, ...]
-    settings: tuple[str, ...]
-
-
-def recorded_settings(ledger: Ledger, run_id: str) -> tuple[str, ...]:
-    """Return the settings of the command line that a run was submitted with."""
-    return RunPlan.from_json(run_record(ledger, run_id).run_options).settings
-
-
-def plan_again(
-    folders: Folders,
-    rows: Sequence[JobRow],
-    cluster: str | None,
-    new_limit: Callable[[str], str],
-    settings: tuple[str, ...],
-) -> Retry:
-    """Return the same jobs, planned again with these settings; ReproError if one would become another job."""
-    first, run_settings = rows[0], read_settings(settings)
-    entry = find_experiment(folders, first.experiment)
-    if cluster is None:
-        profile = recorded_cluster(folders, first.cluster, first.profile_file, run_settings.of_profile)
-    else:
-        profile = find_cluster(folders, cluster, run_settings.of_profile)
-    profile = dataclasses.replace(profile, settings=run_settings.all)
-    names = {row.case_name for row in rows}
-    cases = cases_to_run(entry, first.scale)
-    if first.program not in {case.program for case in cases}:
-        cases = replace_program(cases, first.program)
-    # A time budget may have changed the number of iterations, and --arg the arguments.
-    chosen = [case.with_iterations(first.iterations) for case in cases if case.name in names]
-    chosen = run_settings.applied(with_changes(chosen, first.spec.argument_changes))
-    plans = repeated(plan_cases(entry, chosen, profile, folders), max(row.repeat for row in rows)) if chosen else []
-    by_id = {plan.identity: plan for plan in plans}
-    for row in rows:
-        if row.job_id not in by_id:
-            why = "its experiment, profile, code or image has changed"
-            hint = f"repro submit {short_name(first.experiment)} --cluster {first.cluster}"
-            raise ReproError(Problem(f"{row.label} ({row.job_id}) would be another job now: {why}", hint=hint))
-    return Retry(profile, tuple(_with_limit(by_id[row.job_id], new_limit) for row in rows), settings)
-
-
-def _with_limit(plan: Plan, new_limit: Callable[[str], str]) -> Plan:
-    resources = dataclasses.replace(plan.resources, time_limit=new_limit(plan.resources.time_limit))
-    return dataclasses.replace(plan, resources=resources)
-
-
-def failure_classes(text: str | None, of_programs: Iterable[str] = ()) -> frozenset[str]:
-    """Return the failure classes of a list such as `node-fail,timeout`; ReproError if one is unknown.
-
-    `of_programs` are those that described programs name.
-    """
-    classes: dict[str, str] = {str(name): name for name in (*Failure, *of_programs)}
-    names = [name.strip() for name in (text or "").split(",") if name.strip()]
-    require_none(
-        Problem(f"--class {name}: no such class", hint=did_you_mean(name, classes) or f"classes: {', '.join(classes)}")
-        for name in names
-        if name not in classes
-    )
-    return frozenset(classes[name] for name in names)
-
-
-def changed_limit(text: str | None) -> Callable[[str], str]:
-    """Return the function from an old time limit to a new one; ReproError if the text is not a limit."""
-    if text is None:
-        return lambda old: old
-    if share := re.fullmatch(r"\+([0-9]{1,4})%", text):
-        return lambda old: format_time_limit(time_limit_s(old) * (100 + int(share[1])) // 100)
-    if clock := re.fullmatch(r"(\+?)((?:[0-9]{1,3}-)?[0-9]{1,3}:[0-5][0-9]:[0-5][0-9])", text):
-        return lambda old: format_time_limit(time_limit_s(clock[2]) + (time_limit_s(old) if clock[1] else 0))
-    raise ReproError(Problem(f"--time {text}: not a time limit", hint="for example +50%, +0:30:00 or 2:00:00"))
-
-
 def copy_programs(programs: Iterable[BoundProgram], folders: Folders) -> None:
     """Copy what jobs of these programs import or read to the folders where they look for it. ReproError if impossible.
 
@@ -446,3 +354,183 @@ def copy_programs(programs: Iterable[BoundProgram], folders: Folders) -> None:
             find_program(program.name).write_files(folders)
         elif copies := {file.name: file.content for file in program.files if file.text is None}:
             keep_files(Path(str(program.copies)), copies)
+
+
+# ---- batches of jobs that go to the scheduler together -----------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Jobs with equal resources: one file for the scheduler, and further options of sbatch."""
+
+    plans: tuple[Plan, ...]
+    options: tuple[str, ...]
+
+
+class FailedNodes:
+    """Nodes at fault in earlier attempts. Each log is read once, in blocks.
+
+    `submit` reads the logs before it locks the ledger. Within the lock it reads only logs of attempts that another
+    process has judged since then.
+    """
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._by_attempt: dict[int, tuple[str, ...]] = {}
+
+    def of(self, plan: Plan, before: AttemptRow) -> tuple[str, ...]:
+        """Return the nodes that an attempt after this one has to exclude because of it."""
+        failure = failure_named(before.failure)
+        if not POLICIES[failure].exclude_node:
+            return ()
+        if before.attempt_id not in self._by_attempt:
+            self._by_attempt[before.attempt_id] = ()
+            nodes, slurm, ranks = (
+                expand_node_names(before.nodes),
+                self._cluster.profile.slurm,
+                plan.resources.tasks_per_node,
+            )
+            is_block = slurm is None or not any(word.startswith(("-m", "--distribution")) for word in slurm.srun)
+            allocation = Allocation(nodes)
+            if len(nodes) == plan.resources.nodes and is_block:
+                allocation = Allocation(nodes, 1 if slurm is not None and slurm.tasks == "per-node" else ranks, ranks)
+            with contextlib.suppress(ReproError):  # a log that this user may not read proves nothing
+                log, lines = log_blocks(Path(before.folder)), reader_of(plan.case.program, plan.case.described).lines
+                self._by_attempt[before.attempt_id] = failed_nodes(failure, log, allocation, lines)
+        return self._by_attempt[before.attempt_id]
+
+
+def in_order(plans: Sequence[Plan]) -> list[Plan]:
+    """Return the plans by size, the smallest first: a mistake that they share appears where it costs least."""
+    return sorted(plans, key=lambda plan: (plan.resources.nodes, plan.resources.tasks, plan.case.work))
+
+
+def batches_of(
+    plans: Sequence[Plan],
+    before: Mapping[str, Sequence[AttemptRow]],
+    run_plan: RunPlan,
+    cluster: Cluster,
+    most: int,
+    failed: FailedNodes,
+) -> Iterator[Batch]:
+    """Yield batches of at most `most` jobs with equal resources, in the given order; local jobs are one batch."""
+    if not plans:
+        return
+    if not cluster.is_slurm:
+        yield Batch(tuple(plans), ())
+        return
+    groups: dict[tuple[Resources, tuple[str, ...], bool], list[Plan]] = {}
+    for plan in plans:
+        options = _options(plan, before.get(plan.identity, ()), failed)
+        groups.setdefault((plan.resources, options, plan.identity == run_plan.canary), []).append(plan)
+    for (_, options, _), group in groups.items():
+        for start in range(0, len(group), most):
+            yield Batch(tuple(group[start : start + most]), options)
+
+
+def write_scripts(
+    run_id: str, batches: Sequence[Batch], run_plan: RunPlan, cluster: Cluster, folders: Folders
+) -> dict[str, NewAttempt]:
+    """Render all scripts, then write them. Return the attempts by job id, in the order of their submission."""
+    secret, folder = profile_secrets(cluster), folders.submissions(run_id)
+    texts: dict[Path, str] = {}
+    kept: dict[Path, tuple[str, str]] = {}
+    attempts: dict[str, NewAttempt] = {}
+    slurm = cluster.profile.slurm
+    requeued = slurm is not None and slurm.requeue
+    for batch in batches:
+        scripts = scripts_of(run_id, batch.plans, folders)
+        file, kind = scripts[0].file, "array"
+        text: str | None = None  # the scheduler can be given a lone script itself
+        if not cluster.is_slurm:
+            lock, kind = folders.runs / "local.lock", "queue"
+            text = render_queue(scripts, lock, folders.templates, gate=run_plan.gate, follows=run_plan.follows)
+        elif len(scripts) > 1 or run_plan.gate is not None or scripts[0].file.parent != scripts[0].folder:
+            limit, gate = run_plan.at_once, run_plan.gate
+            text = render_array(batch.plans, cluster, scripts, folder, folders.templates, at_once=limit, gate=gate)
+        if text is not None:
+            file = folder / file_name(text, kind)
+            texts[file] = text
+        for index, (plan, script) in enumerate(zip(batch.plans, scripts, strict=True)):
+            if script.file not in texts:
+                job = texts[script.file] = render_job(plan, cluster, script.file.parent, folders.templates)
+                kept[script.file] = without_known(job, secret), hashlib.sha256(job.encode()).hexdigest()
+            shown, digest = kept[script.file]
+            kept[script.file] = "", digest  # one of the attempts that share a script keeps its text
+            attempts[plan.identity] = NewAttempt(
+                file=str(file),
+                array_index=None if file == script.file else index,
+                options=batch.options,
+                is_requeued=requeued,
+                folder=str(script.folder),
+                script=shown,
+                script_sha256=digest,
+            )
+    for path, content in texts.items():
+        write_own_file(path, content, os.O_TRUNC, 0o750)
+    return attempts
+
+
+def scripts_of(run_id: str, plans: Sequence[Plan], folders: Folders) -> list[JobScript]:
+    """Return the script and the folder of each job. Repeats of a case share a script and have a folder each."""
+    shared: dict[int, Path] = {}
+    scripts: list[JobScript] = []
+    for plan in plans:
+        own = shared.get(id(plan.case))
+        if own is None:
+            own = shared[id(plan.case)] = folders.job(run_id, plan.case.slug)
+        scripts.append(JobScript(own / "job.sh", own if plan.repeat == 1 else folders.job(run_id, plan.slug)))
+    return scripts
+
+
+def _options(plan: Plan, before: Sequence[AttemptRow], failed: FailedNodes) -> tuple[str, ...]:
+    """Return the options of an attempt after others: without the nodes that failed, and after a pause."""
+    if not before:
+        return ()
+    latest = before[-1]
+    excluded = [word.removeprefix("--exclude=") for word in latest.options if word.startswith("--exclude=")]
+    nodes = {node for names in excluded for node in expand_node_names(names)}
+    pause_s = 0
+    if latest.state != QUEUED:
+        nodes |= set(failed.of(plan, latest))
+        pause_s = pause_before(submissions_of(before), failure_named(latest.failure))
+    options = [f"--exclude={','.join(sorted(nodes))}"] if nodes else []
+    return (*options, f"--begin=now+{pause_s}") if pause_s else tuple(options)
+
+
+WARM_UP_TIME = "0:30:00"
+
+
+def side_plan(
+    cluster: Cluster, program: BoundProgram, name: str, tasks: int, time_limit: str, gpus: int = 1
+) -> SidePlan:
+    """Return the plan of a job that is not a case: this program on one node, with so many tasks and GPUs."""
+    case = SideCase(f"{name}/{cluster.name}", name, time_limit)
+    return SidePlan(case, cluster.name, Resources(1, tasks, gpus, time_limit), program, name, f"case={name}")
+
+
+def task_per_gpu(cluster: Cluster) -> Cluster:
+    """Return the cluster with one task of srun per GPU, for programs that torchrun cannot start."""
+    slurm = cluster.profile.slurm
+    assert slurm is not None
+    update = {"slurm": slurm.model_copy(update={"tasks": "per-gpu"})}
+    return replace(cluster, profile=cluster.profile.model_copy(update=update))
+
+
+def warm_ups(plans: Sequence[Plan], cluster: Cluster, *, always: bool = False) -> list[tuple[SidePlan, frozenset[str]]]:
+    """Return a job that compiles kernels, and the jobs that need them, for each checkout that several jobs share.
+
+    Checkouts whose kernels this machine sees are left out, unless `always`.
+    """
+    groups: dict[tuple[str, str | None], list[Plan]] = {}
+    for plan in plans:
+        if plan.program.compiles_in and plan.program.warm_up:
+            groups.setdefault((plan.program.compiles_in, plan.program.image), []).append(plan)
+    jobs = []
+    for (checkout, _), group in groups.items():
+        if always or (len(group) > 1 and not any(Path(checkout, "megatron/fused_kernels/build").glob("*.so"))):
+            python, *words = group[0].program.warm_up
+            alone = replace(group[0].program, python=python, command=(python, "-u", *words), arguments=())
+            side = side_plan(cluster, alone, "warm-up", 1, WARM_UP_TIME)
+            jobs.append((side, frozenset(plan.identity for plan in group)))
+    return jobs

@@ -1,7 +1,8 @@
 """Supervision of jobs while `repro wait` or `submit --wait` runs. There is no daemon.
 
 Both commands submit queued attempts when the scheduler has room, and cancel the jobs that wait for a failed canary.
-`submit --wait` also submits jobs again that failed for an external reason, and applies `--stop-after`.
+`submit --wait` also submits jobs again that failed for an external reason, and applies `--stop-after`. `repro retry`
+plans failed jobs again.
 """
 
 from __future__ import annotations
@@ -9,13 +10,17 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
+import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from orchestrator.clusters.resolve import Cluster
-from orchestrator.errors import Problem, ReproError
+from orchestrator.catalog.case import with_changes
+from orchestrator.catalog.expand import cases_to_run
+from orchestrator.catalog.library import find_experiment
+from orchestrator.clusters.resolve import Cluster, find_cluster, recorded_cluster
+from orchestrator.errors import Problem, ReproError, did_you_mean, require_none
 from orchestrator.launch.cancel import cancel
 from orchestrator.launch.refresh import sender_is_alive
 from orchestrator.launch.run_options import RunOptions, RunPlan, equal_failures
@@ -27,10 +32,13 @@ from orchestrator.ledger.rows import JobRow
 from orchestrator.ledger.runs import run_record
 from orchestrator.ledger.submissions import queued_attempts
 from orchestrator.ledger.tables import ENDED, FAILED, OPEN, QUEUED, WAITING
-from orchestrator.paths import Folders
-from orchestrator.planning.plan import Plan
+from orchestrator.paths import Folders, short_name
+from orchestrator.planning.plan import Plan, plan_cases, repeated
+from orchestrator.planning.run_settings import read_settings
+from orchestrator.planning.target import replace_program
 from orchestrator.reading.failure import MOST_ATTEMPTS, Failure, failure_named
 from orchestrator.reading.job_status import can_never_start, hint_for, wait_reason
+from orchestrator.slurm.notation import format_time_limit, time_limit_s
 from orchestrator.text import counted
 
 LOCAL_WAIT_S = 0.5
@@ -48,11 +56,11 @@ class Backlog:
         self._jobs_in_queue: int | None = None
         self._tried_at = 0.0
         self._has_named_others = False
-        self._canaries = Canaries(ledger)
+        self._canaries: dict[str, str | None] = {}
 
     def submit_what_fits(self, rows: Sequence[JobRow]) -> None:
         """Submit queued attempts. Call this after each poll of the scheduler, with the current rows."""
-        for message in self._canaries.cancel_dependents(rows):
+        for message in self.cancel_dependents(rows):
             self._notify(message)
         queued = {row.attempt_id for row in rows if row.state == QUEUED}
         jobs_in_queue = sum(row.phase in OPEN and row.state != QUEUED for row in rows)
@@ -80,14 +88,6 @@ class Backlog:
         free = (attempt for attempt in own if attempt.pid == os.getpid() or not sender_is_alive(attempt))
         return list(dict.fromkeys(attempt.run_id for attempt in free))
 
-
-class Canaries:
-    """Canaries of runs. Their verdict decides: a job checks only a part of it before it starts."""
-
-    def __init__(self, ledger: Ledger) -> None:
-        self._ledger = ledger
-        self._of_run: dict[str, str | None] = {}
-
     def cancel_dependents(self, rows: Sequence[JobRow]) -> list[str]:
         """Cancel submitted jobs whose canary failed; return the messages.
 
@@ -98,9 +98,9 @@ class Canaries:
         waiting = [row for row in submitted if self._ledger.is_own(row.user)]
         messages = []
         for run_id in dict.fromkeys(row.run_id for row in waiting):
-            if run_id not in self._of_run:
-                self._of_run[run_id] = RunPlan.from_json(run_record(self._ledger, run_id).run_options).canary
-            canary_id = self._of_run[run_id]
+            if run_id not in self._canaries:
+                self._canaries[run_id] = RunPlan.from_json(run_record(self._ledger, run_id).run_options).canary
+            canary_id = self._canaries[run_id]
             canary = canary_row(self._ledger, run_id, canary_id) if canary_id is not None else None
             if canary is None or canary.verdict != FAILED:
                 continue
@@ -109,9 +109,11 @@ class Canaries:
             of_run = [row for row in waiting if row.run_id == run_id]
             dependents = [row for row in of_run if is_hidden or row.scheduler == "slurm"]
             if dependents:
+                from orchestrator.launch.cancel import cancel  # not for a run without failed jobs
+
                 failed = f"the canary, {canary.label}, failed ({canary.failure})"
                 cancel(self._ledger, dependents, failed)
-                self._of_run[run_id] = None  # asked once
+                self._canaries[run_id] = None  # asked once
                 messages.append(f"{failed}: {len(dependents)} that had not started are cancelled")
         return messages
 
@@ -188,6 +190,7 @@ def stop_if_due(ledger: Ledger, rows: Sequence[JobRow], stop_after: int) -> str 
     count, kind = equal_failures(ended, warm_up) if waiting else (0, "")
     if count < stop_after:
         return None
+
     cancel(ledger, waiting, f"{counted(count, 'job')} failed ({kind})")
     are = "is" if len(waiting) == 1 else "are"
     return f"{counted(count, 'job')} failed ({kind}): {len(waiting)} that had not started {are} cancelled"
@@ -218,7 +221,8 @@ def wait_for(
         current = rows()
         progress(current)
         open_rows = [row for row in current if row.phase in OPEN]
-        if not open_rows or _is_stuck(open_rows):
+        submitted = [row for row in open_rows if row.state != QUEUED]  # the others wait for room behind these
+        if not open_rows or (submitted and all(map(can_never_start, submitted))):
             break
         left_s = end - time.monotonic()
         if left_s <= 0:
@@ -254,20 +258,91 @@ def obstacles(rows: Sequence[JobRow]) -> list[str]:
     groups: dict[tuple[bool, str | None], list[JobRow]] = {}
     for row in rows:
         groups.setdefault((row.state == QUEUED, row.reason), []).append(row)
-    return [_obstacle(group) for group in groups.values()]
+    problems = []
+    for row, *others in groups.values():
+        name = f"{len(others) + 1} jobs, first {row.job_id} ({row.label})" if others else f"{row.job_id} ({row.label})"
+        what = f"queued, not submitted yet{f' ({row.reason})' if row.reason else ''}"
+        hint: str | None = f"repro wait {row.job_id} submits it when there is room"
+        if (reason := wait_reason(row)) is not None:
+            what, hint = f"{row.reason}: {reason.meaning}", hint_for(reason, row, *others)
+        problems.append(str(Problem(what, f"{name}:", hint)))
+    return problems
 
 
-def _obstacle(rows: Sequence[JobRow]) -> str:
-    row, reason = rows[0], wait_reason(rows[0])
-    name = f"{row.job_id} ({row.label})" if len(rows) == 1 else f"{len(rows)} jobs, first {row.job_id} ({row.label})"
-    if reason is not None:
-        return str(Problem(f"{row.reason}: {reason.meaning}", f"{name}:", hint_for(reason, *rows)))
-    because = f" ({row.reason})" if row.reason else ""
-    hint = f"repro wait {row.job_id} submits it when there is room"
-    return str(Problem(f"queued, not submitted yet{because}", f"{name}:", hint))
+# ---- failed jobs planned again --------------------------------------------------------------------------------
 
 
-def _is_stuck(rows: Sequence[JobRow]) -> bool:
-    """Return whether every submitted job can never start. Queued jobs wait for room behind these."""
-    queued = [row for row in rows if row.state == QUEUED]
-    return len(queued) < len(rows) and all(can_never_start(row) for row in rows if row.state != QUEUED)
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """Failed jobs of one experiment, planned again from the current profile."""
+
+    cluster: Cluster
+    plans: tuple[Plan, ...]
+    settings: tuple[str, ...]
+
+
+def recorded_settings(ledger: Ledger, run_id: str) -> tuple[str, ...]:
+    """Return the settings of the command line that a run was submitted with."""
+    return RunPlan.from_json(run_record(ledger, run_id).run_options).settings
+
+
+def plan_again(
+    folders: Folders,
+    rows: Sequence[JobRow],
+    cluster: str | None,
+    new_limit: Callable[[str], str],
+    settings: tuple[str, ...],
+) -> Retry:
+    """Return the same jobs, planned again with these settings; ReproError if one would become another job."""
+    first, run_settings = rows[0], read_settings(settings)
+    entry = find_experiment(folders, first.experiment)
+    if cluster is None:
+        profile = recorded_cluster(folders, first.cluster, first.profile_file, run_settings.of_profile)
+    else:
+        profile = find_cluster(folders, cluster, run_settings.of_profile)
+    profile = dataclasses.replace(profile, settings=run_settings.all)
+    names = {row.case_name for row in rows}
+    cases = cases_to_run(entry, first.scale)
+    if first.program not in {case.program for case in cases}:
+        cases = replace_program(cases, first.program)
+    # A time budget may have changed the number of iterations, and --arg the arguments.
+    chosen = [case.with_iterations(first.iterations) for case in cases if case.name in names]
+    chosen = run_settings.applied(with_changes(chosen, first.spec.argument_changes))
+    plans = repeated(plan_cases(entry, chosen, profile, folders), max(row.repeat for row in rows)) if chosen else []
+    by_id = {plan.identity: plan for plan in plans}
+    for row in rows:
+        if row.job_id not in by_id:
+            why = "its experiment, profile, code or image has changed"
+            hint = f"repro submit {short_name(first.experiment)} --cluster {first.cluster}"
+            raise ReproError(Problem(f"{row.label} ({row.job_id}) would be another job now: {why}", hint=hint))
+    again = []
+    for plan in (by_id[row.job_id] for row in rows):
+        resources = dataclasses.replace(plan.resources, time_limit=new_limit(plan.resources.time_limit))
+        again.append(dataclasses.replace(plan, resources=resources))
+    return Retry(profile, tuple(again), settings)
+
+
+def failure_classes(text: str | None, of_programs: Iterable[str] = ()) -> frozenset[str]:
+    """Return the failure classes of a list such as `node-fail,timeout`; ReproError if one is unknown.
+
+    `of_programs` are those that described programs name.
+    """
+    classes: dict[str, str] = {str(name): name for name in (*Failure, *of_programs)}
+    names = [name.strip() for name in (text or "").split(",") if name.strip()]
+    require_none(
+        Problem(f"--class {name}: no such class", hint=did_you_mean(name, classes) or f"classes: {', '.join(classes)}")
+        for name in names
+        if name not in classes
+    )
+    return frozenset(classes[name] for name in names)
+
+
+def changed_limit(text: str | None) -> Callable[[str], str]:
+    """Return the function from an old time limit to a new one; ReproError if the text is not a limit."""
+    if text is None:
+        return lambda old: old
+    if share := re.fullmatch(r"\+([0-9]{1,4})%", text):
+        return lambda old: format_time_limit(time_limit_s(old) * (100 + int(share[1])) // 100)
+    if clock := re.fullmatch(r"(\+?)((?:[0-9]{1,3}-)?[0-9]{1,3}:[0-5][0-9]:[0-5][0-9])", text):
+        return lambda old: format_time_limit(time_limit_s(clock[2]) + (time_limit_s(old) if clock[1] else 0))
+    raise ReproError(Problem(f"--time {text}: not a time limit", hint="for example +50%, +0:30:00 or 2:00:00"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -35,130 +36,121 @@ _SPENT = f"lower `time_limit`, {_DECAYED}"
 _STATE_OF_NODES = "`sinfo -R` lists the nodes out of service and why; if it lasts, ask an administrator"
 _END_NOT_WAIT = "is the reason of an end, not of waiting"
 
-# Reasons of one word, in small letters.
-_WORDS: dict[str, tuple[Kind, str, str | None]] = {
-    # queue
-    "none": ("queue", "was not considered by the scheduler yet", None),
-    "waitingforscheduling": ("queue", "was not considered by the scheduler yet", None),
-    "scheddefer": ("queue", "is scheduled with the others, not at submission", None),
-    "priority": ("queue", "waits behind jobs of higher priority", None),
-    "resources": ("queue", "is next in the queue and waits until enough nodes or GPUs are free", None),
-    "begintime": ("queue", "waits for its earliest start: its `--begin`, or a pause after it was put back", None),
-    "licenses": ("queue", "waits for licenses that other jobs use", None),
-    "cleaning": ("queue", "was put back into the queue; its last run is still being cleaned up", None),
-    "prolog": ("queue", "has nodes, where the site's prolog still runs", None),
-    "reservation": ("queue", "waits for its reservation to begin or to have room", None),
-    "fedjoblock": ("queue", "waits until the clusters of the federation agree who starts it", None),
-    "mpiportsbusy": ("queue", "waits for communication ports that other jobs use", None),
-    "nvidiaimexchannels": ("queue", "waits for an IMEX channel that other jobs use", None),
-    "burstbufferresources": ("queue", "waits for room in the burst buffer", None),
-    "burstbufferstagein": ("queue", "waits while its files are copied into the burst buffer", None),
-    # limit
-    "jobarraytasklimit": ("limit", "waits for other tasks of its own array (`--array=...%N`)", None),
-    "accountingpolicy": ("limit", "is stopped by a limit of its account or QOS", "`sacctmgr show qos` lists limits"),
-    "qosusagethreshold": ("limit", "waits because its account has used more than its share for this QOS", _DECAYED),
-    "associationjoblimit": ("limit", "waits because its account runs as many jobs as it is allowed to", None),
-    "associationresourcelimit": ("limit", "waits because its account uses all that it is allowed to", None),
-    "associationtimelimit": ("limit", "waits because its account has used up its time", "take another `account`"),
-    "qosjoblimit": ("limit", "waits because its QOS runs as many jobs as it is allowed to", None),
-    "qosresourcelimit": ("limit", "waits because its QOS uses all that it is allowed to", None),
-    "qostimelimit": ("limit", "waits because its QOS has used up its time", "take another `qos`"),
-    "maxpoweredupnodes": ("limit", "waits because the largest allowed number of nodes is switched on", None),
-    # held
-    "jobhelduser": ("held", "is held by its user or an account's coordinator", _RELEASE),
-    "jobheldadmin": ("held", "is held by an administrator", _ASK_RELEASE),
-    "jobholdmaxrequeue": ("held", "is held because it was put back into the queue too often", _ASK_RELEASE),
-    "burstbufferoperation": ("held", "is held because the burst buffer could not serve it", _RELEASE_AFTER),
-    "reservationdeleted": (
-        "held",
-        "is held because its reservation was deleted",
-        "give it another with `scontrol update JobId=ID ReservationName=NAME`, then `scontrol release ID`",
-    ),
-    # dependency
-    "dependency": ("dependency", "waits for another job to end", None),
-    "dependencyneversatisfied": (
-        "never",
-        "depends on a job that did not succeed",
-        "cancel it, or change it with `scontrol update JobId=ID Dependency=`",
-    ),
-    # never
-    "badconstraints": (
-        "never",
-        "requests features that no nodes of the partition have together",
-        f"{_NEVER} fewer requirements",
-    ),
-    "partitionnodelimit": (
-        "never",
-        "requests more or fewer nodes than its partition allows, or has in service",
-        f"{_NEVER} other `nodes` or another `partition`; `scontrol show partition` has MinNodes and MaxNodes",
-    ),
-    "partitiontimelimit": (
-        "never",
-        "requests more time than its partition allows",
-        f"{_NEVER} a lower `time_limit` or another `partition`; `sinfo -o '%P %l'` lists the limits",
-    ),
-    "partitionconfig": ("never", "does not fit a limit of its partition", f"{_NEVER} another `partition`"),
-    "maxmemperlimit": ("never", "requests more memory per node or CPU than is allowed", f"{_NEVER} a lower `mem`"),
-    "invalidaccount": ("never", "has an account that is no longer valid", f"{_NEVER} another `account`"),
-    "accountnotallowed": ("never", "has an account that its partition does not accept", f"{_NEVER} another `account`"),
-    "invalidqos": ("never", "has a QOS that is no longer valid", f"{_NEVER} another `qos`"),
-    "qosnotallowed": ("never", "has a QOS that its partition or account does not accept", f"{_NEVER} another `qos`"),
-    "reservationinvalid": ("never", "has a reservation that is not valid", f"{_NEVER} another `reservation`"),
-    "deadline": ("never", "cannot end before its deadline any more", f"{_NEVER} a later `--deadline`"),
-    # nodes
-    "constraints": ("nodes", "requests features that no nodes in service have together now", _STATE_OF_NODES),
-    "reqnodenotavail": ("nodes", "needs a node that is out of service or reserved", _STATE_OF_NODES),
-    "nodedown": ("nodes", "needs a node that is down", _STATE_OF_NODES),
-    "frontenddown": ("nodes", "needs a front-end node, and none is up", _STATE_OF_NODES),
-    "partitiondown": ("nodes", "waits because its partition is down", "`sinfo -s` shows the partitions that are up"),
-    "partitioninactive": ("nodes", "waits because its partition starts no jobs", "`sinfo -s` shows those that do"),
-    "powernotavail": ("nodes", "waits for the electrical power that its nodes need", None),
-    "powerreserved": ("nodes", "waits for electrical power that is reserved for others", None),
-    "blockmaxerror": ("nodes", "waits because its block of nodes had too many errors", _STATE_OF_NODES),
-    "blockfreeaction": ("nodes", "waits for a block of nodes to be freed", None),
+# Kind -> pattern of a reason in small letters without blanks -> meaning, or meaning and hint. Other text may follow a
+# pattern that ends with `.*`.
+_REASONS: Mapping[Kind, Mapping[str, str | tuple[str, str]]] = {
+    "queue": {
+        "none|waitingforscheduling": "was not considered by the scheduler yet",
+        "scheddefer": "is scheduled with the others, not at submission",
+        "priority": "waits behind jobs of higher priority",
+        "resources": "is next in the queue and waits until enough nodes or GPUs are free",
+        "begintime": "waits for its earliest start: its `--begin`, or a pause after it was put back",
+        "licenses": "waits for licenses that other jobs use",
+        "cleaning": "was put back into the queue; its last run is still being cleaned up",
+        "prolog": "has nodes, where the site's prolog still runs",
+        "reservation": "waits for its reservation to begin or to have room",
+        "fedjoblock": "waits until the clusters of the federation agree who starts it",
+        "mpiportsbusy": "waits for communication ports that other jobs use",
+        "nvidiaimexchannels": "waits for an IMEX channel that other jobs use",
+        "burstbufferresources": "waits for room in the burst buffer",
+        "burstbufferstagein": "waits while its files are copied into the burst buffer",
+    },
+    "limit": {
+        "jobarraytasklimit": "waits for other tasks of its own array (`--array=...%N`)",
+        "accountingpolicy": ("is stopped by a limit of its account or QOS", "`sacctmgr show qos` lists limits"),
+        "qosusagethreshold": ("waits because its account has used more than its share for this QOS", _DECAYED),
+        "associationjoblimit": "waits because its account runs as many jobs as it is allowed to",
+        "associationresourcelimit": "waits because its account uses all that it is allowed to",
+        "associationtimelimit": ("waits because its account has used up its time", "take another `account`"),
+        "qosjoblimit": "waits because its QOS runs as many jobs as it is allowed to",
+        "qosresourcelimit": "waits because its QOS uses all that it is allowed to",
+        "qostimelimit": ("waits because its QOS has used up its time", "take another `qos`"),
+        "maxpoweredupnodes": "waits because the largest allowed number of nodes is switched on",
+        "jobisatorexceeds(qos|association).*group.*": (
+            "waits because its account or QOS has used up its minutes, or would with this job",
+            _SPENT,
+        ),
+    },
+    "held": {
+        "jobhelduser": ("is held by its user or an account's coordinator", _RELEASE),
+        "jobheldadmin": ("is held by an administrator", _ASK_RELEASE),
+        "jobholdmaxrequeue|(launchfailurelimitexceeded|maxrequeueexceeded).*": (
+            "is held because it was put back into the queue too often",
+            _ASK_RELEASE,
+        ),
+        "launchfailedrequeuedheld.*": ("could not be launched and is held; a node may be faulty", _RELEASE_AFTER),
+        "jobrequeuedinheldstate.*": ("was put back into the queue and is held", _RELEASE),
+        "jobrequeuedinspecialexitstate.*": ("ended with a special exit code and is held", _RELEASE),
+        r"burstbuffer(operation|\b.*)": ("is held because the burst buffer could not serve it", _RELEASE_AFTER),
+        "reservationdeleted|reservation.*wasdeleted.*": (
+            "is held because its reservation was deleted",
+            "give it another with `scontrol update JobId=ID ReservationName=NAME`, then `scontrol release ID`",
+        ),
+    },
+    "dependency": {"dependency": "waits for another job to end"},
+    "never": {
+        "dependencyneversatisfied": (
+            "depends on a job that did not succeed",
+            "cancel it, or change it with `scontrol update JobId=ID Dependency=`",
+        ),
+        "badconstraints": (
+            "requests features that no nodes of the partition have together",
+            f"{_NEVER} fewer requirements",
+        ),
+        "partitionnodelimit": (
+            "requests more or fewer nodes than its partition allows, or has in service",
+            f"{_NEVER} other `nodes` or another `partition`; `scontrol show partition` has MinNodes and MaxNodes",
+        ),
+        "partitiontimelimit": (
+            "requests more time than its partition allows",
+            f"{_NEVER} a lower `time_limit` or another `partition`; `sinfo -o '%P %l'` lists the limits",
+        ),
+        "partitionconfig": ("does not fit a limit of its partition", f"{_NEVER} another `partition`"),
+        "maxmemperlimit": ("requests more memory per node or CPU than is allowed", f"{_NEVER} a lower `mem`"),
+        "invalidaccount": ("has an account that is no longer valid", f"{_NEVER} another `account`"),
+        "accountnotallowed": ("has an account that its partition does not accept", f"{_NEVER} another `account`"),
+        "invalidqos": ("has a QOS that is no longer valid", f"{_NEVER} another `qos`"),
+        "qosnotallowed": ("has a QOS that its partition or account does not accept", f"{_NEVER} another `qos`"),
+        "reservation(|.*is)invalid.*": ("has a reservation that is not valid", f"{_NEVER} another `reservation`"),
+        "deadline": ("cannot end before its deadline any more", f"{_NEVER} a later `--deadline`"),
+        r"uid\d+notingrouppermitted.*": (
+            "is in a partition that its user may not use",
+            f"{_NEVER} another `partition`",
+        ),
+        "jobisatorexceeds(qos|association).*": (
+            "requests more minutes than its account or QOS allows for one job",
+            f"{_NEVER} less, or {_ANOTHER}",
+        ),
+    },
+    "nodes": {
+        "constraints": ("requests features that no nodes in service have together now", _STATE_OF_NODES),
+        "reqnodenotavail,reservedformaintenance.*": "needs nodes that are reserved for maintenance",
+        "reqnodenotavail,maybereserved.*": "needs nodes that may be kept for another job",
+        r"reqnodenotavail(\b.*)?": ("needs a node that is out of service or reserved", _STATE_OF_NODES),
+        "nodesrequiredforjobaredown,drained.*": (
+            "needs nodes that are out of service or kept for partitions of higher priority",
+            _STATE_OF_NODES,
+        ),
+        "nodedown": ("needs a node that is down", _STATE_OF_NODES),
+        "frontenddown": ("needs a front-end node, and none is up", _STATE_OF_NODES),
+        "partitiondown": ("waits because its partition is down", "`sinfo -s` shows the partitions that are up"),
+        "partitioninactive": ("waits because its partition starts no jobs", "`sinfo -s` shows those that do"),
+        "powernotavail": "waits for the electrical power that its nodes need",
+        "powerreserved": "waits for electrical power that is reserved for others",
+        "blockmaxerror": ("waits because its block of nodes had too many errors", _STATE_OF_NODES),
+        "blockfreeaction": "waits for a block of nodes to be freed",
+    },
     # Reasons of an earlier run of the job.
-    "systemfailure": ("unknown", f"met a failure of Slurm itself; the word {_END_NOT_WAIT}", None),
-    "joblaunchfailure": ("unknown", f"could not be launched; the word {_END_NOT_WAIT}", None),
-    "nonzeroexitcode": ("unknown", f"ended with an exit code other than 0; the word {_END_NOT_WAIT}", None),
-    "raisedsignal": ("unknown", f"was ended by a signal; the word {_END_NOT_WAIT}", None),
-    "timelimit": ("unknown", f"reached its time limit; the word {_END_NOT_WAIT}", None),
-    "inactivelimit": ("unknown", f"was idle for too long; the word {_END_NOT_WAIT}", None),
-    "outofmemory": ("unknown", f"ran out of memory; the word {_END_NOT_WAIT}", None),
+    "unknown": {
+        "systemfailure": f"met a failure of Slurm itself; the word {_END_NOT_WAIT}",
+        "joblaunchfailure": f"could not be launched; the word {_END_NOT_WAIT}",
+        "nonzeroexitcode": f"ended with an exit code other than 0; the word {_END_NOT_WAIT}",
+        "raisedsignal(:.*)?": f"was ended by a signal; the word {_END_NOT_WAIT}",
+        "timelimit": f"reached its time limit; the word {_END_NOT_WAIT}",
+        "inactivelimit": f"was idle for too long; the word {_END_NOT_WAIT}",
+        "outofmemory": f"ran out of memory; the word {_END_NOT_WAIT}",
+    },
 }
-
-# Sentences, tried in this order; some releases print them with underscores.
-_SENTENCES: tuple[tuple[str, tuple[Kind, str, str | None]], ...] = (
-    (
-        r"launch failed requeued held",
-        ("held", "could not be launched and is held; a node may be faulty", _RELEASE_AFTER),
-    ),
-    (r"launch failure limit exceeded|maxrequeueexceeded", _WORDS["jobholdmaxrequeue"]),
-    (r"job requeued in held state", ("held", "was put back into the queue and is held", _RELEASE)),
-    (r"job requeued in special exit state", ("held", "ended with a special exit code and is held", _RELEASE)),
-    (r"reservation .* was deleted", _WORDS["reservationdeleted"]),
-    (r"reservation .* is invalid", _WORDS["reservationinvalid"]),
-    (r"reqnodenotavail, reserved for maintenance", ("nodes", "needs nodes that are reserved for maintenance", None)),
-    (r"reqnodenotavail, may be reserved", ("nodes", "needs nodes that may be kept for another job", None)),
-    (r"reqnodenotavail\b", _WORDS["reqnodenotavail"]),
-    (
-        r"nodes required for job are down, drained",
-        ("nodes", "needs nodes that are out of service or kept for partitions of higher priority", _STATE_OF_NODES),
-    ),
-    (r"burst ?buffer\b", _WORDS["burstbufferoperation"]),
-    (
-        r"uid \d+ not in group permitted",
-        ("never", "is in a partition that its user may not use", f"{_NEVER} another `partition`"),
-    ),
-    (
-        r"job is at or exceeds (?:qos|association) .* group ",
-        ("limit", "waits because its account or QOS has used up its minutes, or would with this job", _SPENT),
-    ),
-    (
-        r"job is at or exceeds (?:qos|association) ",
-        ("never", "requests more minutes than its account or QOS allows for one job", f"{_NEVER} less, or {_ANOTHER}"),
-    ),
-    (r"raisedsignal:", _WORDS["raisedsignal"]),
-)
 
 # Name of a limit: its owner (a QOS for `Max...PerAccount` without an owner), the limited resource, and for whom.
 _LIMIT = re.compile(
@@ -185,17 +177,15 @@ _THINGS = {
 def explain_reason(reason: str) -> WaitReason:
     """Return the meaning of squeue's reason for a waiting job. An unlisted reason has the kind `unknown`.
 
-    After the end of a job its reason is that of the end.
+    After the end of a job its reason is that of the end. Some releases print sentences with underscores.
     """
-    text = " ".join(reason.replace("_", " ").split()).casefold()
-    word = text.replace(" ", "") or "none"
-    if word in _WORDS:
-        return WaitReason(*_WORDS[word])
+    word = "".join(reason.replace("_", " ").split()).casefold() or "none"
     if limit := _LIMIT.fullmatch(word):
         return _limit(limit)
-    for pattern, explained in _SENTENCES:
-        if re.match(pattern, text):
-            return WaitReason(*explained)
+    for kind, patterns in _REASONS.items():
+        for pattern, explained in patterns.items():
+            if re.fullmatch(pattern, word):
+                return WaitReason(kind, *((explained, None) if isinstance(explained, str) else explained))
     return WaitReason("unknown", f"waits for a reason that repro does not explain: {' '.join(reason.split())}", None)
 
 
@@ -225,75 +215,68 @@ _PREFIX = re.compile(r"^(?:sbatch|srun|salloc|submitit)(?::\s*(?:error|fatal|war
 _FAILED = re.compile(r"^(?:Batch job submission failed|allocation failure|Unable to allocate resources):?\s*")
 
 
-_RULES = (
+def _correct(field: str, command: str) -> str:
+    return f"correct {field} in the profile; `{command}` lists them"
+
+
+# Pattern of a message of sbatch, without regard to case -> hint. The first one that matches counts.
+_RULES = {
     # Limits of a QOS, an account or a partition. The name of the limit comes first in the message.
-    (r"MaxSubmit|MaxJobs|GrpSub", "wait for jobs to end, submit fewer, or take another `qos` or `account`"),
-    (r"(?:QOS|Assoc|Partition)\w*Wall", "lower `time_limit`, or take a `qos` or `partition` that allows it"),
-    (r"(?:QOS|Assoc)\w*(?:Node)", "ask for fewer nodes (a smaller scale), or take another `qos` or `account`"),
-    (r"(?:QOS|Assoc)\w*(?:Gres|TRES|Cpu|Mem|Billing)", "ask for fewer GPUs, or take another `qos` or `account`"),
-    (
-        r"violates accounting/QOS policy",
-        "ask for fewer nodes or less time, or take another `qos` or `account`; `sacctmgr show qos` lists the limits",
+    "MaxSubmit|MaxJobs|GrpSub": f"wait for jobs to end, submit fewer, or {_ANOTHER}",
+    r"(?:QOS|Assoc|Partition)\w*Wall": "lower `time_limit`, or take a `qos` or `partition` that allows it",
+    r"(?:QOS|Assoc)\w*(?:Node)": f"ask for fewer nodes (a smaller scale), or {_ANOTHER}",
+    r"(?:QOS|Assoc)\w*(?:Gres|TRES|Cpu|Mem|Billing)": f"ask for fewer GPUs, or {_ANOTHER}",
+    "violates accounting/QOS policy": (
+        f"ask for fewer nodes or less time, or {_ANOTHER}; `sacctmgr show qos` lists the limits"
     ),
     # Names that must exist on the cluster.
-    (r"invalid partition|partition name specified", "correct `partition` in the profile; `sinfo -s` lists them"),
-    (r"user's group not permitted to use this partition|partition.*not permitted", "take another `partition`"),
-    (
-        r"invalid account|account/partition combination",
-        "correct `account` (or `partition`) in the profile; `sacctmgr show assoc user=$USER` lists yours",
+    "invalid partition|partition name specified": _correct("`partition`", "sinfo -s"),
+    "user's group not permitted to use this partition|partition.*not permitted": "take another `partition`",
+    "invalid account|account/partition combination": (
+        "correct `account` (or `partition`) in the profile; `sacctmgr show assoc user=$USER` lists yours"
     ),
-    (r"invalid qos", "correct `qos` in the profile; `sacctmgr show qos` lists them"),
-    (r"invalid feature", "correct `constraint` in the profile; `sinfo -o '%N %f'` lists the nodes' features"),
-    (r"reservation", "correct `reservation` in the profile; `scontrol show reservation` lists them"),
-    (r"invalid node name", "correct the node names among `sbatch` in the profile; `sinfo -N` lists the nodes"),
-    (r"invalid license", "correct it among `sbatch` in the profile; `scontrol show licenses` lists them"),
-    (r"generic resource|--gres|invalid gpu", "correct `gres_type` in the profile; `sinfo -o '%N %G'` lists it"),
+    "invalid qos": _correct("`qos`", "sacctmgr show qos"),
+    "invalid feature": "correct `constraint` in the profile; `sinfo -o '%N %f'` lists the nodes' features",
+    "reservation": _correct("`reservation`", "scontrol show reservation"),
+    "invalid node name": "correct the node names among `sbatch` in the profile; `sinfo -N` lists the nodes",
+    "invalid license": _correct("it among `sbatch`", "scontrol show licenses"),
+    "generic resource|--gres|invalid gpu": "correct `gres_type` in the profile; `sinfo -o '%N %G'` lists it",
     # Sizes.
-    (
-        r"time limit|--time specification",
-        "correct `time_limit` in the profile; `sinfo -o '%P %l'` lists the partitions' limits",
+    "time limit|--time specification": (
+        "correct `time_limit` in the profile; `sinfo -o '%P %l'` lists the partitions' limits"
     ),
-    (
-        r"node count",
-        "ask for fewer nodes (a smaller scale), or take a `partition` that has as many; `sinfo -s` counts them",
+    "node count": (
+        "ask for fewer nodes (a smaller scale), or take a `partition` that has as many; `sinfo -s` counts them"
     ),
-    (r"memory specification|--mem specification|memory required", "lower `mem` in the profile, or leave it out"),
-    (r"CPU count per node", "lower `cpus_per_task`, or the tasks per node"),
+    "memory specification|--mem specification|memory required": "lower `mem` in the profile, or leave it out",
+    "CPU count per node": "lower `cpus_per_task`, or the tasks per node",
     # Also printed if the job requests more nodes than the cluster has CPUs.
-    (r"more processors requested", "ask for fewer nodes (a smaller scale), or lower `cpus_per_task`"),
-    (
-        r"requested node configuration is not available",
-        "compare GPUs, CPUs and memory per node in the profile with `sinfo -o '%N %c %m %G'`",
+    "more processors requested": "ask for fewer nodes (a smaller scale), or lower `cpus_per_task`",
+    "requested node configuration is not available": (
+        "compare GPUs, CPUs and memory per node in the profile with `sinfo -o '%N %c %m %G'`"
     ),
-    (r"job array specification", "put fewer jobs into one array; MaxArraySize is in `scontrol show config`"),
-    (r"dependency problem", "depend on a job that Slurm still lists"),
-    (
-        r"pathname of a file.*too long|script.*too large|exceeds.*max.*script",
-        "make the script smaller; Slurm accepts 4 MB unless max_script_size is set",
+    "job array specification": "put fewer jobs into one array; MaxArraySize is in `scontrol show config`",
+    "dependency problem": "depend on a job that Slurm still lists",
+    "pathname of a file.*too long|script.*too large|exceeds.*max.*script": (
+        "make the script smaller; Slurm accepts 4 MB unless max_script_size is set"
     ),
     # The script and its options.
-    (
-        r"unrecognized option '?--container",
-        "install pyxis on the cluster, or take `container` out of the profile",
+    "unrecognized option '?--container": "install pyxis on the cluster, or take `container` out of the profile",
+    "unrecognized option|unknown option|--signal specification|--begin specification|invalid .* specification": (
+        "remove or correct that option among `sbatch` in the profile"
     ),
-    (
-        r"unrecognized option|unknown option|--signal specification|--begin specification|invalid .* specification",
-        "remove or correct that option among `sbatch` in the profile",
-    ),
-    (r"DOS line breaks", "save the template with Unix line ends"),
-    (r"does not look like a batch script", "begin the template with #!/bin/bash"),
-    (r"batch script is empty", "the template renders to nothing; correct it"),
-    (r"unable to open file", "the script is gone; render it again"),
+    "DOS line breaks": "save the template with Unix line ends",
+    "does not look like a batch script": "begin the template with #!/bin/bash",
+    "batch script is empty": "the template renders to nothing; correct it",
+    "unable to open file": "the script is gone; render it again",
     # The cluster itself.
-    (
-        r"unable to contact slurm controller|socket timed out|zero bytes|connection re(?:fused|set)",
-        "try again when slurmctld answers",
+    "unable to contact slurm controller|socket timed out|zero bytes|connection re(?:fused|set)": (
+        "try again when slurmctld answers"
     ),
-    (r"too many jobs|maximum number of jobs|temporarily unable to accept|rate limit", "wait, then submit again"),
-    (r"required partition not available|partition.*(?:down|inactive|drain)", "take a `partition` that is up"),
-    (r"access/permission denied|user id is invalid|invalid user id", "ask the administrator for access to it"),
-)
-"""Pattern of a message of sbatch, without regard to case -> hint. The first one that matches counts."""
+    "too many jobs|maximum number of jobs|temporarily unable to accept|rate limit": "wait, then submit again",
+    "required partition not available|partition.*(?:down|inactive|drain)": "take a `partition` that is up",
+    "access/permission denied|user id is invalid|invalid user id": "ask the administrator for access to it",
+}
 
 
 # Limits on the number of jobs in the queue: the job is accepted when others have ended.
@@ -312,7 +295,7 @@ def is_for_want_of_room(stderr: str) -> bool:
 def explain_rejection(stderr: str) -> Problem:
     """Return the scheduler's message on one line, without sbatch's prefixes, and a hint if one is known."""
     message = own_words(stderr)
-    hints = (hint for pattern, hint in _RULES if re.search(pattern, message, re.IGNORECASE))
+    hints = (hint for pattern, hint in _RULES.items() if re.search(pattern, message, re.IGNORECASE))
     return Problem(message, hint=next(hints, None))
 
 

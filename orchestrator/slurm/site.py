@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from orchestrator.errors import Problem, ReproError, Unreachable, did_you_mean
-from orchestrator.slurm.command import AccountingUnreachable, CommandResult, read_settings, run_slurm
+from orchestrator.errors import Problem, ReproError, Unreachable, names_hint
+from orchestrator.slurm.command import AccountingUnreachable, CommandResult, checked, read_settings, run_slurm
 from orchestrator.slurm.notation import parse_time_limit
 
 ASSOCIATION_FIELDS = ("DefaultAccount", "Account", "Partition", "QOS", "DefaultQOS")
@@ -254,20 +254,13 @@ def names(text: str) -> tuple[str, ...]:
     return tuple(word for part in text.split(",") if (word := part.strip()) not in _NOTHING)
 
 
-def fields(line: str) -> dict[str, str]:
-    """Return the fields `Name=value` of one line of `scontrol --oneliner`; the first one if a name comes twice.
-
-    Free text (a node's Reason) comes last, so it cannot replace a field.
-    """
-    values: dict[str, str] = {}
-    for name, value in _FIELD.findall(line):
-        values.setdefault(name, value)
-    return values
-
-
 def records(stdout: str, first: str) -> list[dict[str, str]]:
-    """Return the fields of every line that begins with `first=`."""
-    return [fields(line) for line in stdout.splitlines() if line.startswith(f"{first}=")]
+    """Return the fields `Name=value` of every line of `scontrol --oneliner` that begins with `first=`.
+
+    If a name comes twice, the first one counts: free text (a node's Reason) comes last, so it cannot replace a field.
+    """
+    lines = (line for line in stdout.splitlines() if line.startswith(f"{first}="))
+    return [dict(reversed(_FIELD.findall(line))) for line in lines]
 
 
 _OPTION = re.compile(r"^ {1,8}(?:-\w[, ]\s*)?--(?P<name>[A-Za-z][A-Za-z0-9-]*)")
@@ -422,17 +415,29 @@ def read_site(user: str) -> Site:
     partitions = _stdout("scontrol", "--oneliner", "show", "partition")
     nodes = if_shown(lambda: _stdout("scontrol", "--oneliner", "show", "node"), "")
     associations_of = ("user", "where", f"name={user}", f"cluster={cluster}", "withassoc")
+
+    def accounting(what: Sequence[str], fields: Sequence[str]) -> str:
+        return _stdout(*_SACCTMGR, *what, "format=" + ",".join(fields))
+
+    def mpi_kinds() -> tuple[str, ...]:
+        answer = _answer("srun", "--mpi=list")
+        return parse_mpi_kinds(f"{answer.stdout}\n{answer.stderr}")  # older releases log them to stderr
+
+    def reservations() -> tuple[str, ...]:
+        stdout = _stdout("scontrol", "--oneliner", "show", "reservation")
+        return tuple(record["ReservationName"] for record in records(stdout, "ReservationName"))
+
     return Site(
         user=user,
         cluster_name=cluster,
         slurm_version=settings.get("SLURM_VERSION", ""),
         partitions=parse_partitions(partitions, nodes),
-        associations=if_shown(lambda: parse_associations(_accounting(associations_of, ASSOCIATION_FIELDS)), None),
-        qos=if_shown(lambda: parse_qos(_accounting(("qos",), QOS_FIELDS)), None),
+        associations=if_shown(lambda: parse_associations(accounting(associations_of, ASSOCIATION_FIELDS)), None),
+        qos=if_shown(lambda: parse_qos(accounting(("qos",), QOS_FIELDS)), None),
         srun=parse_options(_stdout("srun", "--help")),
-        mpi_kinds=if_shown(_mpi_kinds, ()),
+        mpi_kinds=if_shown(mpi_kinds, ()),
         settings=settings,
-        reservations=if_shown(_reservations, ()),
+        reservations=if_shown(reservations, ()),
         complaints=tuple(dict.fromkeys(complaints)),
     )
 
@@ -442,30 +447,14 @@ def read_node_names() -> dict[str, frozenset[str]]:
     return parse_node_names(_stdout("scontrol", "--oneliner", "show", "node"))
 
 
-def _accounting(what: Sequence[str], fields: Sequence[str]) -> str:
-    return _stdout(*_SACCTMGR, *what, "format=" + ",".join(fields))
-
-
-def _mpi_kinds() -> tuple[str, ...]:
-    answer = _checked(run_slurm(["srun", "--mpi=list"]))
-    return parse_mpi_kinds(f"{answer.stdout}\n{answer.stderr}")  # older releases log them to stderr
-
-
-def _reservations() -> tuple[str, ...]:
-    stdout = _stdout("scontrol", "--oneliner", "show", "reservation")
-    return tuple(record["ReservationName"] for record in records(stdout, "ReservationName"))
+def _answer(*argv: str) -> CommandResult:
+    """Return the answer of a command. Raise _Refused if it failed."""
+    answer = run_slurm(argv)
+    return checked(answer, _Refused, " ".join(word for word in answer.argv[:5] if word not in _SILENT))
 
 
 def _stdout(*argv: str) -> str:
-    return _checked(run_slurm(argv)).stdout
-
-
-def _checked(answer: CommandResult) -> CommandResult:
-    """Return the answer of a command. Raise _Refused if the command failed: its output is no answer then."""
-    if answer.returncode == 0:
-        return answer
-    command = " ".join(word for word in answer.argv[:5] if word not in _SILENT)
-    raise _Refused(Problem(f"{command}: {answer.failure}"))
+    return _answer(*argv).stdout
 
 
 @dataclass(frozen=True, slots=True)
@@ -491,7 +480,7 @@ class Choice:
     @property
     def qos(self) -> str | None:
         """Return the default QOS of the association if the partition accepts it, else the only accepted QOS."""
-        default, allowed = self._default_qos, self.allowed_qos
+        default, allowed = self.association.default_qos if self.association else None, self.allowed_qos
         if default is not None and self.partition.takes_qos(default):
             return default
         return allowed[0] if len(allowed) == 1 else None
@@ -499,11 +488,8 @@ class Choice:
     @property
     def needs_qos(self) -> bool:
         """Return whether Slurm refuses jobs without a QOS, and the right QOS is not known."""
-        return self.qos is None and (self._default_qos is not None or self.partition.allow_qos is not None)
-
-    @property
-    def _default_qos(self) -> str | None:
-        return self.association.default_qos if self.association else None
+        has_default = self.association is not None and self.association.default_qos is not None
+        return self.qos is None and (has_default or self.partition.allow_qos is not None)
 
     def limit(self, name: str) -> int | None:
         """Return the limit that applies to the job, a field of `Qos`."""
@@ -543,7 +529,7 @@ def choose(site: Site, partition: str | None = None) -> Choice:
 
     Its most frequent nodes with GPUs are chosen. ReproError if there is no such partition.
     """
-    chosen = _asked_for(site, partition) if partition is not None else _best(site)
+    chosen = _partition_to_use(site, partition)
     kind = max(chosen.kinds, key=lambda nodes: (nodes.gpu is not None, nodes.count), default=NodeKind(0, 0, 0))
     links = [link for link in site.associations_for(chosen.name) if chosen.takes_account(link.account)]
     accounts = tuple(dict.fromkeys(link.account for link in links))
@@ -551,19 +537,16 @@ def choose(site: Site, partition: str | None = None) -> Choice:
     return Choice(site, chosen, kind, accounts, default or (links[0] if len(accounts) == 1 else None))
 
 
-def _asked_for(site: Site, name: str) -> Partition:
-    partition = site.partition(name)
-    if partition is None:
-        names = [candidate.name for candidate in site.partitions]
-        hint = did_you_mean(name, names) or f"there are: {', '.join(names) or 'none'}"
-        raise ReproError(Problem(f"{name}: no such partition", hint=hint))
-    if not partition.nodes:
-        raise ReproError(Problem(f"{name}: a partition without nodes"))
-    return partition
-
-
-def _best(site: Site) -> Partition:
+def _partition_to_use(site: Site, name: str | None) -> Partition:
     usable = [partition for partition in site.partitions if partition.nodes]
+    if name is not None:
+        partition = site.partition(name)
+        if partition is None:
+            hint = names_hint(name, (candidate.name for candidate in site.partitions))
+            raise ReproError(Problem(f"{name}: no such partition", hint=hint))
+        if not partition.nodes:
+            raise ReproError(Problem(f"{name}: a partition without nodes"))
+        return partition
     if not usable:
         raise ReproError(Problem("Slurm shows no partition with nodes", hint="`sinfo` lists what you may see"))
     default = next((partition for partition in usable if partition.is_default and partition.gpu_nodes), None)

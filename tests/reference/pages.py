@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterable, Mapping
 
 from orchestrator.catalog.experiment import Experiment, Paper
 from orchestrator.catalog.template import experiment_schema_text
-from orchestrator.clusters.profile import ClusterProfile, schema_text
+from orchestrator.clusters.profile import profile_model, schema_text
 from orchestrator.megatron.metrics import METRICS
+from orchestrator.programs.registry import programs
 from tests.reference.columns import export_page
 from tests.reference.commands import command_line
 from tests.reference.fields import Keys
@@ -76,7 +77,8 @@ The types are those of a complete profile. In a file that changes another profil
 `<your Slurm account>` is an open value, which your private file fills in.
 
 {_KEYS}"""
-    return _page("Keys of a cluster profile", introduction, Keys().of(ClusterProfile, "Top level"))
+    model = profile_model(frozenset(programs()))
+    return _page("Keys of a cluster profile", introduction, Keys().of(model, "Top level"))
 
 
 PAGES: Mapping[str, Callable[[], str]] = {

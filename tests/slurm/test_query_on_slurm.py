@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.slurm import query
+from orchestrator.slurm import command as query
 from orchestrator.slurm.command import (
     AccountingUnreachable,
     CommandResult,

@@ -15,12 +15,13 @@ from orchestrator import errors
 from orchestrator.catalog.experiment import Experiment, Paper
 from orchestrator.catalog.template import experiment_schema
 from orchestrator.cli import main
-from orchestrator.clusters.profile import ClusterProfile, profile_schema
+from orchestrator.clusters.profile import profile_model, profile_schema
 from orchestrator.config.user import UserConfig
 from orchestrator.launch.cluster_check import OUTSIDE_IMAGE
 from orchestrator.launch.executors import NOT_STARTED, TIMED_OUT
 from orchestrator.megatron.axes import MegatronSettings, ModelFields, TrainingFields
 from orchestrator.megatron.model import Training
+from orchestrator.programs.registry import programs
 from tests.pages import CHECKOUT
 from tests.reference.pages import PAGES
 
@@ -29,7 +30,7 @@ FILES: dict[str, type[BaseModel]] = {
     "paper": Paper,
     "model": ModelFields,
     "training": TrainingFields,
-    "profile": ClusterProfile,
+    "profile": profile_model(frozenset(programs())),
     "configuration": UserConfig,
 }
 """Model of each kind of file, and of the groups of axes in experiments."""

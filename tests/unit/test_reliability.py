@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from orchestrator.launch import recover, refresh
+from orchestrator.launch import refresh
 from orchestrator.launch.sbatch import PAUSES_S
 from orchestrator.launch.supervise import may_be_resubmitted
 from orchestrator.ledger import tables
 from orchestrator.reading.failure import BACK_OFF_S, MOST_ATTEMPTS, POLICIES, Failure
-from orchestrator.slurm import records
+from orchestrator.slurm import notation as records
 from tests.reliability import PAGE, TESTS, Row, generate
 
 pytestmark = pytest.mark.slow
@@ -129,7 +129,7 @@ def test_every_state_is_on_the_page_in_its_phase() -> None:
 
 
 def test_times_and_limits_on_the_page_equal_the_code() -> None:
-    assert BACK_OFF_S[0] == 0 and refresh.LOST_AFTER == recover.GRACE
+    assert BACK_OFF_S[0] == 0 and refresh.LOST_AFTER == refresh.GRACE
     minutes = refresh.LOST_AFTER.total_seconds() / 60
     flat = " ".join(PAGE.read_text(encoding="utf-8").split())
     for words in (

@@ -15,8 +15,7 @@ from orchestrator.catalog.experiment import PAPER
 from orchestrator.catalog.library import Entry, find_experiment
 from orchestrator.clusters.resolve import find_cluster
 from orchestrator.errors import Problem, ReproError
-from orchestrator.launch.submit import recorded_settings
-from orchestrator.launch.supervise import may_be_resubmitted
+from orchestrator.launch.supervise import may_be_resubmitted, recorded_settings
 from orchestrator.ledger.attempts import job_rows, result_rows
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.measurements import MeasuredMetric, metrics_of

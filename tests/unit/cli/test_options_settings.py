@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from orchestrator.launch.submit import recorded_settings
+from orchestrator.launch.supervise import recorded_settings
 from orchestrator.ledger.attempts import job_rows
 from tests.recorded_jobs import new_ledger
 from tests.unit.cli.calling import Caller

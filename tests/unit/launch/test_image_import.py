@@ -469,7 +469,7 @@ def test_a_registry_that_wants_credentials_gives_a_hint_to_enroots_file_of_them(
     [
         ("PENDING", {"pretrain": "PENDING"}, {}),
         ("COMPLETED", {}, {}),
-        ("CANCELLED", {}, {"pretrain": "job 17 was cancelled by a user or an administrator"}),
+        ("CANCELLED", {}, {"pretrain": "job 17 ended as CANCELLED"}),
         (None, {"pretrain": "UNKNOWN"}, {}),
     ],
 )

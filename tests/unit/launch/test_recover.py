@@ -17,8 +17,7 @@ import sqlalchemy as sa
 from orchestrator import identity
 from orchestrator.errors import Unreachable
 from orchestrator.identity import MachineIdentity, seconds_since_boot, start_ticks, this_machine_identity, user_name
-from orchestrator.launch import recover as settling
-from orchestrator.launch import refresh as refreshing
+from orchestrator.launch import refresh as settling
 from orchestrator.launch.executors import find_process
 from orchestrator.launch.refresh import owner_check, refresh
 from orchestrator.launch.submit import Submitted, submit
@@ -147,9 +146,9 @@ def test_killed_before_the_queue_was_recorded_the_jobs_are_found_and_not_run_aga
         ((submission, *_),) = interrupted_submissions(ledger)
         wait_until(lambda: len(list(site.folder.glob("runs/*/*/end"))) == 3)
         wait_until(lambda: find_process(Path(submission.file).name) is None)
-    assert settling.settle(ledger, ["slurm"]) == settling.Settled(False, ())
-    assert settling.settle(ledger, ["local"]) == settling.Settled(True, ())
-    assert settling.settle(ledger, ["local"]) == settling.Settled(False, ())
+    assert settling.settle(ledger, ["slurm"]) == (False, [])
+    assert settling.settle(ledger, ["local"]) == (True, [])
+    assert settling.settle(ledger, ["local"]) == (False, [])
     refresh(ledger)
     assert again(site, ledger).recorded.to_submit == {}
     each_ran_once_as(1, site, ledger)
@@ -196,7 +195,7 @@ def test_a_submission_of_another_machine_is_left_to_that_machine(site: Site, mac
     with ledger.writing() as session:
         session.execute(sa.update(Attempt).values(host=host, machine=machine))
     message = f"jobs were being started on {host}, which alone can see them"
-    assert settling.settle(ledger, ["local"]) == settling.Settled(True, (message,))
+    assert settling.settle(ledger, ["local"]) == (True, [message])
     assert [row.phase for row in job_rows(ledger)] == [SUBMITTING] * 3
 
 
@@ -225,22 +224,22 @@ def test_a_submission_of_this_machine_without_processes_is_queued_again(
 ) -> None:
     monkeypatch.setattr(identity, "this_machine_identity", lambda: MachineIdentity("id", "this boot", "1"))
     local_submission(ledger, tmp_path, "a", "b", machine=machine)
-    assert settling.settle(ledger, ["local"]) == settling.Settled(True, ())
+    assert settling.settle(ledger, ["local"]) == (True, [])
     assert [(row.state, row.phase, row.token) for row in job_rows(ledger)] == [(QUEUED, WAITING, "")] * 2
 
 
 def test_a_queue_is_found_by_the_first_of_its_jobs_that_started(ledger: Ledger, tmp_path: Path) -> None:
     folders = local_submission(ledger, tmp_path, *"abc")
     write_start(folders[1], "17_1")
-    assert settling.settle(ledger, ["local"]) == settling.Settled(True, ())
+    assert settling.settle(ledger, ["local"]) == (True, [])
     assert [row.scheduler_id for row in job_rows(ledger)] == ["17_0", "17_1", "17_2"]
 
 
 def test_a_start_record_that_cannot_be_read_decides_nothing(ledger: Ledger, tmp_path: Path) -> None:
     folders = local_submission(ledger, tmp_path, "a", "b")
     os.mkfifo(folders[0] / "start")
-    settled = settling.settle(ledger, ["local"])
-    assert settled.has_news and [str(folders[0] / "start") in complaint for complaint in settled.complaints] == [True]
+    has_news, complaints = settling.settle(ledger, ["local"])
+    assert has_news and [str(folders[0] / "start") in complaint for complaint in complaints] == [True]
     assert {row.phase for row in job_rows(ledger)} == {SUBMITTING}
 
 
@@ -292,13 +291,12 @@ def slurm_answers(
 
     reach_a_cluster(monkeypatch)
     monkeypatch.setattr(settling, "find_by_comments", find_by_comments)
-    monkeypatch.setattr(refreshing, "_observe_slurm", lambda _ledger, _rows: ({}, []))
+    monkeypatch.setattr(settling, "_observe_slurm", lambda _ledger, _rows: ({}, []))
     return asked
 
 
 def reach_a_cluster(monkeypatch: pytest.MonkeyPatch, name: str = "tests@c1:6817") -> None:
-    for module in (settling, refreshing):
-        monkeypatch.setattr(module, "cluster_identity", lambda: name)
+    monkeypatch.setattr(settling, "cluster_identity", lambda: name)
 
 
 @pytest.fixture
@@ -614,10 +612,10 @@ def test_a_job_id_that_slurm_gave_out_again_is_not_taken_for_ours(ledger: Ledger
 def test_the_end_record_of_another_job_in_the_same_folder_says_nothing(ledger: Ledger, tmp_path: Path) -> None:
     record_jobs(ledger, "a", scheduler="slurm")
     row = replace(job_rows(ledger)[0], folder=str(tmp_path), scheduler_id="17_0")
-    assert refreshing._from_end_record(row) is None
+    assert settling._from_end_record(row) is None
     for scheduler_id, known in (("16_0", False), ("17_0", True)):
         end = f"exit_code=3\nat=2026-01-01T00:00:00Z\nhost=n1\nscheduler_id={scheduler_id}\npid=1\n"
         (tmp_path / "end").write_text(end)
-        assert (refreshing._from_end_record(row) is not None) is known
-    seen = refreshing._from_end_record(row)
+        assert (settling._from_end_record(row) is not None) is known
+    seen = settling._from_end_record(row)
     assert seen is not None and (seen.state, seen.exit_code, seen.nodes) == ("FAILED", 3, "n1")

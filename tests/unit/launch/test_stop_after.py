@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from orchestrator.identity import user_name
 from orchestrator.launch.cancel import cancel
 from orchestrator.launch.run_options import RunPlan
-from orchestrator.launch.supervise import Canaries, stop_if_due
+from orchestrator.launch.supervise import Backlog, stop_if_due
 from orchestrator.ledger.attempts import asked_to_end, job_rows, record_observations
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.rows import Observation
@@ -193,7 +193,7 @@ def test_jobs_that_wait_for_a_failed_canary_are_cancelled_once(
     ledger: Ledger, cancelled: list[str], failure: Failure
 ) -> None:
     with_canary(ledger)
-    canaries = Canaries(ledger)
+    canaries = Backlog(ledger, print)
     assert canaries.cancel_dependents(job_rows(ledger)) == []
     fails(ledger, "a", failure)
     update(ledger, "b", phase=RUNNING, state="RUNNING")
@@ -209,7 +209,7 @@ def test_jobs_that_wait_for_a_failed_canary_are_cancelled_once(
 def test_jobs_that_wait_for_a_partial_canary_are_not_cancelled(ledger: Ledger, cancelled: list[str]) -> None:
     with_canary(ledger)
     update(ledger, "a", phase=ENDED, state="TIMEOUT", verdict=PARTIAL)
-    assert Canaries(ledger).cancel_dependents(job_rows(ledger)) == [] and cancelled == []
+    assert Backlog(ledger, print).cancel_dependents(job_rows(ledger)) == [] and cancelled == []
 
 
 # ---- jobs that a user cancelled ------------------------------------------------------------------------------
@@ -263,4 +263,4 @@ def test_a_job_that_completed_before_it_was_cancelled_keeps_its_end(ledger: Ledg
 
 def test_without_a_canary_a_failed_job_cancels_no_other(ledger: Ledger, cancelled: list[str]) -> None:
     fails(ledger, "a", Failure.CONFIGURATION)
-    assert Canaries(ledger).cancel_dependents(job_rows(ledger)) == [] and cancelled == []
+    assert Backlog(ledger, print).cancel_dependents(job_rows(ledger)) == [] and cancelled == []

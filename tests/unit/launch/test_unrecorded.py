@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.errors import Unreachable
-from orchestrator.launch import recover
+from orchestrator.launch import refresh as recover
 from orchestrator.launch.refresh import unrecorded_attempts
 from orchestrator.launch.run_record import write_sent
 from orchestrator.ledger.database import Ledger

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from orchestrator.errors import ReproError
-from orchestrator.launch.submit import failure_classes
+from orchestrator.launch.supervise import failure_classes
 from orchestrator.ledger.tables import ENDED
 from orchestrator.megatron.logs.cause_lines import MEGATRON_LINES
 from orchestrator.reading.causes import Cause, CauseFinder

@@ -16,7 +16,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from orchestrator.clusters.profile import ClusterProfile
+from orchestrator.clusters.profile import profile_model
 from orchestrator.clusters.resolve import Cluster
 from orchestrator.launch.render import render_job
 from orchestrator.planning.plan import Plan
@@ -149,7 +149,8 @@ def with_fields(cluster: Cluster, **fields: Any) -> Cluster:
     for name, field in fields.items():
         value[name] = {**cluster.layered.mapping(name), **field} if isinstance(field, dict) else field
     layered = replace(cluster.layered, value=value)
-    return replace(cluster, profile=ClusterProfile.model_validate(value), layered=layered)
+    model = profile_model(frozenset(layered.mapping("programs")))
+    return replace(cluster, profile=model.model_validate(value), layered=layered)
 
 
 def with_arguments(plan: Plan, *arguments: str, python: str = "python") -> Plan:

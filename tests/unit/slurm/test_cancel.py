@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from orchestrator.errors import ReproError, Unreachable
-from orchestrator.slurm import query
+from orchestrator.slurm import command as query
 from orchestrator.slurm.command import CommandResult
 
 DENIED = "scancel: error: Kill job error on job id {}: Access/permission denied\n"

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from orchestrator.errors import Problem, ReproError, Unreachable
-from orchestrator.slurm import command, query
+from orchestrator.slurm import command as query
 from orchestrator.slurm.command import AccountingUnreachable, CommandResult, NoAccounting, keeps_comments
 from orchestrator.slurm.notation import ACCOUNTING_FIELDS, QUEUE_FIELDS, JobRecord
 from tests.unit.slurm.test_records import SUBMITTED, accounting_row, queue_row
@@ -53,8 +53,7 @@ class FakeSlurm:
 @pytest.fixture
 def slurm(monkeypatch: pytest.MonkeyPatch) -> FakeSlurm:
     fake = FakeSlurm()
-    for module in (command, query):
-        monkeypatch.setattr(module, "run_slurm", fake)
+    monkeypatch.setattr(query, "run_slurm", fake)
     return fake
 
 
