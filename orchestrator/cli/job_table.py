@@ -106,13 +106,13 @@ def _job_cells(job: api.JobStatus) -> dict[str, object]:
     if job.metric_value is not None:
         metric = " ".join(filter(None, (job.metric, api.shown_number(job.metric_value), job.metric_unit)))
     cost = None if job.cost is None else f"{job.cost:.2f} {job.currency}"
-    return as_row(job) | texts | {"cost": cost, "metric": metric, "is_described": job.metric is not None}
+    return as_row(job) | texts | {"cost": cost, "metric": metric, "has_metric": job.metric is not None}
 
 
 def _is_shown(column: str, rows: Sequence[Mapping[str, object]]) -> bool:
     if column in _ONLY_IF_DIFFERENT:
         return len({row[column] for row in rows}) > 1
-    if column == "tflops_per_gpu" and rows and all(row["is_described"] for row in rows):
+    if column == "tflops_per_gpu" and rows and all(row["has_metric"] for row in rows):
         return any(row[column] for row in rows)
     return column not in _ONLY_IF_FILLED or any(row[column] for row in rows)
 
@@ -314,10 +314,7 @@ def _running_text(job: api.JobRow) -> str:
 
 def _iteration(job: api.JobRow) -> int | None:
     """Return the iteration in the end of a running job's log; None if its program prints no iterations."""
-    if not api.prints_iterations(job):
-        return None
-    progress, _ = api.running_progress(job, job.spec)
-    return progress.iteration if progress else job.iteration or (0 if job.iterations else None)
+    return api.iteration_of(job, api.running_progress(job, job.spec)[0])
 
 
 def _ended(jobs: Sequence[api.JobRow]) -> int:

@@ -36,7 +36,7 @@ from orchestrator.launch.executors import SlurmScriptExecutor
 from orchestrator.launch.images import image_changes
 from orchestrator.launch.recover import sender_is_alive, unrecorded_attempts
 from orchestrator.launch.render import render_job
-from orchestrator.launch.run_options import CanaryJob, Gate, RunOptions, RunPlan
+from orchestrator.launch.run_options import CanaryJob, FileCheck, Gate, RunOptions, RunPlan
 from orchestrator.launch.run_record import new_jobs, new_run_id, new_run_of
 from orchestrator.launch.sbatch import Callbacks, Sent, mark_cancelled, send
 from orchestrator.ledger.attempts import attempts_of_jobs
@@ -282,8 +282,9 @@ def _run_plan(
 
 
 def _canary_job(plan: Plan, cluster: Cluster, folder: Path) -> CanaryJob:
-    nodes_inside = None if cluster.profile.container is None else plan.resources.nodes
-    return plan.case.record.canary(plan.case, CanaryJob(plan.label, folder, nodes_inside=nodes_inside))
+    nodes = plan.resources.nodes
+    checks = () if cluster.profile.container is None else (FileCheck("end", f"^inside_image={nodes}/{nodes}$"),)
+    return plan.case.record.canary(plan.case, CanaryJob(plan.label, folder, checks))
 
 
 def _stop_replaced_attempts(ledger: Ledger, before: Mapping[str, Sequence[AttemptRow]], recorded: Recorded) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from orchestrator.catalog.experiment import Experiment, Paper
 from orchestrator.catalog.template import experiment_schema_text, paper_schema_text
 from orchestrator.clusters.profile import ClusterProfile, schema_text
-from orchestrator.megatron.metrics import METRICS
+from orchestrator.megatron.axes import METRICS
 from tests.reference.columns import export_page
 from tests.reference.commands import command_line
 from tests.reference.fields import Keys
