@@ -7,8 +7,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from orchestrator.megatron.model import Layout, ModelShape, Training
-
 Value = int | float | bool | str
 """Value of a case on an axis."""
 
@@ -39,44 +37,28 @@ class Resources:
 
 
 @dataclass(frozen=True, slots=True)
-class ComputedProducts:
-    """Products that a program leaves out of the ones that SC21's eq. 3 counts."""
-
-    causal_attention: bool
-    skips_last_product: bool
-
-
-@dataclass(frozen=True, slots=True)
 class JobSpec:
     """Configuration of a job: every value that a reader of its results computes with.
 
     `point` has the case's values on the axes that name it, `settings` on every axis.
     `argument_changes` are the options `--arg` and `--no-arg` that changed the arguments.
     `program` is the block of the program that the experiment describes (`programs.program.ProgramFields`), in JSON.
-    `gpu` and `peak_tflops` (TFLOP/s per GPU) are None for a job on CPU cores or on an unknown GPU.
+    `gpu` is None for a job on CPU cores or on an unknown GPU. `own` has the values that a known program adds, in JSON
+    (`programs.record.Program.spec_values`).
     """
 
     point: Mapping[str, Value] = field(default_factory=dict)
     settings: Mapping[str, Value] = field(default_factory=dict)
     device: str | None = None
-    model: ModelShape | None = None
-    layout: Layout | None = None
-    training: Training | None = None
     resources: Resources | None = None
     arguments: tuple[str, ...] = ()
     argument_changes: tuple[str, ...] = ()
-    computes: ComputedProducts | None = None
     program: Mapping[str, object] | None = None
     data: str | None = None
     image_path: str | None = None
     gpus_per_node: int | None = None
     gpu: str | None = None
-    peak_tflops: float | None = None
-
-    @property
-    def warmup_iterations(self) -> int:
-        """Return the iterations that do not count for metrics; 0 if they are not recorded."""
-        return self.training.warmup_iterations if self.training else 0
+    own: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def units(self) -> Mapping[str, str]:
@@ -84,32 +66,23 @@ class JobSpec:
         metrics: Any = (self.program or {}).get("metrics", {})
         return {name: fields["unit"] for name, fields in metrics.items() if fields.get("unit")}
 
-    def value(self, axis: str) -> Value | None:
-        """Return the job's value on an axis."""
-        return self.settings.get(axis)
-
     def to_json(self) -> dict[str, object]:
-        """Return the JSON object that the ledger stores, with its keys in order."""
-        stored: dict[str, Any] = dataclasses.asdict(self)
+        """Return the JSON object that the ledger stores: the values of all programs, then those of its own program."""
+        stored: dict[str, object] = dataclasses.asdict(self)
+        del stored["own"]
         stored |= {name: list(getattr(self, name)) for name in _WORDS}
-        left_out = {name for name in ("computes", "argument_changes", "program") if not stored[name]}
-        if self.model is not None and self.model.positions == "learned":
-            del stored["model"]["positions"]
-        return {name: value for name, value in stored.items() if name not in left_out}
+        left_out = {name for name in ("argument_changes", "program") if not stored[name]}
+        return {name: value for name, value in stored.items() if name not in left_out} | dict(self.own)
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any]) -> JobSpec:
-        """Read a stored configuration without unknown fields; TypeError if a part has fields of another version."""
-        parts = {name: part(**stored[name]) for name, part in _PARTS.items() if stored.get(name) is not None}
-        values = {**stored, **parts, **{name: tuple(stored.get(name, ())) for name in _WORDS}}
-        return cls(**{field.name: values[field.name] for field in dataclasses.fields(cls) if field.name in values})
+        """Read a stored configuration; TypeError if its resources have fields of another version."""
+        values = {name: stored[name] for name in _SHARED if name in stored}
+        values |= {name: tuple(stored.get(name, ())) for name in _WORDS}
+        if values.get("resources") is not None:
+            values["resources"] = Resources(**values["resources"])
+        return cls(**values, own={name: value for name, value in stored.items() if name not in _SHARED})
 
 
-_PARTS: Mapping[str, type[ModelShape | Layout | Training | Resources | ComputedProducts]] = {
-    "model": ModelShape,
-    "layout": Layout,
-    "training": Training,
-    "resources": Resources,
-    "computes": ComputedProducts,
-}
 _WORDS = ("arguments", "argument_changes")
+_SHARED = {field.name for field in dataclasses.fields(JobSpec)} - {"own"}

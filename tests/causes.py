@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from orchestrator.megatron.logs.cause_lines import MEGATRON_LINES
+from orchestrator.megatron.logs.reader import MEGATRON_LINES
 from orchestrator.reading.causes import Cause, cause
 
 

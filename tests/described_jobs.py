@@ -59,7 +59,7 @@ def record_described(
     """Record a running job of the program in a YAML text."""
     fields = program(text).model_dump(mode="json", by_alias=True, exclude_unset=True)
     given = settings or {"from": "8", "to": "1M"}
-    spec = replace(job_spec(), model=None, layout=None, training=None, program=fields, settings=given)
+    spec = replace(job_spec(), own={}, program=fields, settings=given)
     job = replace(new_job("a", scheduler), program="sweep", spec=spec, gpus=2, iterations=0)
     ledger = new_ledger(home)
     record_run(ledger, new_run(), [job], unless_verified, new_attempts(str(home)))

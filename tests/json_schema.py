@@ -21,6 +21,8 @@ from orchestrator.cli.output import VERSION
 from orchestrator.fields import Column, TableRow, columns_of
 from orchestrator.megatron.search import api as search_api
 from orchestrator.megatron.search import command as search_command
+from orchestrator.results.export.rows import CaseRow, case_columns
+from tests.unit.catalog.entries import figure_13
 
 FILE = Path(__file__).parent.parent / "docs" / "reference" / "json.schema.json"
 
@@ -66,13 +68,18 @@ def _items(row: str) -> dict[str, Any]:
     return {"str": {"type": "string"}, "object": {}}.get(row, {"$ref": f"#/$defs/{row}"})
 
 
+def _columns(row: type[TableRow]) -> tuple[Column, ...]:
+    """Return the columns of a row; of a case those of the Megatron family."""
+    return case_columns(figure_13()) if row is CaseRow else columns_of(row)
+
+
 def _types(rows: list[type]) -> dict[str, Any]:
     """Return the schemas of rows and of the types of their fields. Null is written, too."""
     plain = [row for row in rows if not issubclass(row, TableRow)]
     inputs: list[Any] = [(row.__name__, "serialization", TypeAdapter(row)) for row in plain]
     tables = [row for row in rows if issubclass(row, TableRow)]
     for row in tables:
-        hints, names = get_type_hints(row, include_extras=True), {column.name for column in columns_of(row)}
+        hints, names = get_type_hints(row, include_extras=True), {column.name for column in _columns(row)}
         inputs += [
             (f"{row.__name__}.{name}", "serialization", TypeAdapter(hint))
             for name, hint in hints.items()
@@ -84,7 +91,7 @@ def _types(rows: list[type]) -> dict[str, Any]:
     fields = {key: schema for (key, _), schema in schemas.items()}
     for row in tables:
         properties = {
-            column.name: fields.get(f"{row.__name__}.{column.name}") or _column(column) for column in columns_of(row)
+            column.name: fields.get(f"{row.__name__}.{column.name}") or _column(column) for column in _columns(row)
         }
         types[row.__name__] = {"type": "object", "description": row.__doc__, "properties": properties}
         of_programs[row.__name__] = set(properties) - set(get_type_hints(row))

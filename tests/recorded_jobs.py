@@ -25,7 +25,7 @@ from orchestrator.ledger.runs import Disposition, NewAttempt, NewJob, NewRun, Re
 from orchestrator.ledger.submissions import Submitter, claim, queued_attempts, record_submission
 from orchestrator.ledger.tables import VERIFIED, Attempt, Event, Metric, Run, SchedulerKind, field_values, rows_of
 from orchestrator.megatron.case import TrainingCase
-from orchestrator.reading.verdict import OUT_OF_MEMORY
+from orchestrator.reading.failure import OUT_OF_MEMORY
 from orchestrator.results.cases import Result, case_results
 from orchestrator.results.outcome import FigureOutcome, judge_stored
 from tests.cases import cases_to_run, expand

@@ -104,9 +104,7 @@ _NAMES = {
     "planning.run_settings": "read_settings",
     "planning.target": "cases_at",
     "reading.failure": "POLICIES policy_of",
-    "reading.job_status": (
-        "ExperimentStatus JobRef JobStatus iteration_text prints_iterations running_progress spent_text"
-    ),
+    "reading.job_status": ("ExperimentStatus JobRef JobStatus iteration_of iteration_text running_progress spent_text"),
     "results.bundle.verify": "NOTHING_VERIFIED BundleCheckRow Verified",
     "results.bundle.write": "MissingFile",
     "results.cases": "LeftOutAttempt Result",

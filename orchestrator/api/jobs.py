@@ -127,8 +127,8 @@ def _settings_filter(ledger: Ledger | None, where: str) -> Callable[[JobSpec], b
 
     def matches(spec: JobSpec) -> bool:
         if spec.program is None:
-            return all(spec.value(axis) == wanted.get(axis, "") for axis, _ in typed)
-        return all((value := spec.value(axis)) is not None and is_typed(value, text) for axis, text in typed)
+            return all(spec.settings.get(axis) == wanted.get(axis, "") for axis, _ in typed)
+        return all((value := spec.settings.get(axis)) is not None and is_typed(value, text) for axis, text in typed)
 
     return matches
 

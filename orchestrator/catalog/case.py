@@ -86,11 +86,6 @@ class Case:
         return None
 
     @property
-    def log_interval(self) -> int:
-        """Number of iterations from a line of the log to the next one."""
-        return 1
-
-    @property
     def warmup_iterations(self) -> int:
         """Number of iterations that do not count for metrics."""
         return 0

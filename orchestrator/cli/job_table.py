@@ -108,13 +108,13 @@ def _job_cells(job: api.JobStatus) -> dict[str, object]:
     if job.metric_value is not None:
         metric = " ".join(filter(None, (job.metric, api.shown_number(job.metric_value), job.metric_unit)))
     cost = None if job.cost is None else f"{job.cost:.2f} {job.currency}"
-    return as_row(job) | texts | {"cost": cost, "metric": metric, "is_described": job.metric is not None}
+    return as_row(job) | texts | {"cost": cost, "metric": metric, "has_metric": job.metric is not None}
 
 
 def _is_shown(column: str, rows: Sequence[Mapping[str, object]]) -> bool:
     if column in _ONLY_IF_DIFFERENT:
         return len({row[column] for row in rows}) > 1
-    if column == "tflops_per_gpu" and rows and all(row["is_described"] for row in rows):
+    if column == "tflops_per_gpu" and rows and all(row["has_metric"] for row in rows):
         return any(row[column] for row in rows)
     return column not in _ONLY_IF_FILLED or any(row[column] for row in rows)
 
@@ -304,10 +304,7 @@ def _ended_and_running(jobs: Sequence[api.JobRow]) -> tuple[int, list[api.JobRow
 
 def _running_text(job: api.JobRow, *, with_bar: bool = False) -> str:
     """Return `pp=2,gbs=16 iteration 3/8`, or its bar; `gpus=4 running` if its program prints no iterations."""
-    iteration = None
-    if api.prints_iterations(job):
-        progress, _ = api.running_progress(job, job.spec)
-        iteration = progress.iteration if progress else job.iteration or (0 if job.iterations else None)
+    iteration = api.iteration_of(job, api.running_progress(job, job.spec)[0])
     if iteration is None:
         return f"{job.label} running"
     if with_bar and job.iterations:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,11 +17,10 @@ from typing import Any, NamedTuple
 from orchestrator.errors import ReproError
 from orchestrator.files import read_record, tail_bytes
 from orchestrator.launch.executors import NOT_STARTED, TIMED_OUT
-from orchestrator.megatron.logs.alpa import RowKey, row_pattern
-from orchestrator.megatron.logs.iteration_lines import effective_lines, iteration_lines, plausible_lines
-from orchestrator.megatron.logs.statistics import has_enough, with_used
+from orchestrator.ledger.rows import JobRow
 from orchestrator.reading.cause_kinds import KINDS, NO_GPU_MEMORY, TIME_LIMIT
 from orchestrator.reading.failure import Failure
+from orchestrator.reading.reader import reader_of
 
 CANCELLED = 143
 """Exit code of a job that SIGTERM ended."""
@@ -35,14 +34,6 @@ FAILURE_PATTERNS: tuple[tuple[str, str], ...] = tuple(
 )
 """Failure classes that the log decides, the most specific first, with their patterns (extended regular expressions)."""
 
-_LAST_ITERATION = "iteration +{iterations}/ *{iterations} "
-_PLANNED = "iteration +[0-9]+/ *{iterations} "
-_WORLD = (
-    "using world size: {gpus}, .*tensor-model-parallel size: {tensor_parallel}[^0-9]"
-    ".*pipeline-model-parallel size: {pipeline_parallel}([^0-9]|$)"
-)
-_NOT_FINITE = "number of nan iterations: *[1-9]|(lm loss|grad norm): *[-+]?([nN][aA][nN]|[iI][nN][fF])"
-
 
 class FollowedJob(NamedTuple):
     """A job of this machine that must end before a run starts, and the process id of the queue that runs it."""
@@ -51,8 +42,7 @@ class FollowedJob(NamedTuple):
     queue: int
 
 
-@dataclass(frozen=True, slots=True)
-class FileCheck:
+class FileCheck(NamedTuple):
     """A pattern (extended regular expression) that a line of a job's file must match, or that no line may match."""
 
     file: str
@@ -64,42 +54,16 @@ class FileCheck:
 class CanaryJob:
     """The job that must pass its check before the other jobs of a run start. `folder` has its log and its records.
 
-    `nodes_inside` is the number of nodes that must run it inside its image; None without a container. `result_row`
-    identifies the row that a program without iteration lines prints. A program that an experiment describes has no
-    `iterations`: its log decides nothing here.
+    `checks` are what a verified or partial job has in its end record and its log. `whole` is the pattern of the line
+    with which the log of a complete run ends; without one, the log decides nothing here. `has_samples`: the log has
+    lines of iterations, whose samples are counted (templates/gate.sh.j2).
     """
 
     label: str
     folder: Path
-    iterations: int = 0
-    gpus: int = 0
-    tensor_parallel: int = 0
-    pipeline_parallel: int = 0
-    nodes_inside: int | None = None
-    result_row: RowKey | None = None
-
-    @property
-    def checks(self) -> Iterator[FileCheck]:
-        """Yield what a verified or partial job has in its end record and its log, as far as `grep` can check it.
-
-        The verdict (`reading.verdict`) also compares the other settings of the configuration that ran.
-        """
-        if self.nodes_inside is not None:
-            yield FileCheck("end", f"^inside_image={self.nodes_inside}/{self.nodes_inside}$")
-        if self.whole is None:
-            return
-        sizes = {"tensor_parallel": self.tensor_parallel, "pipeline_parallel": self.pipeline_parallel}
-        if not self.result_row:
-            yield FileCheck("log.txt", _PLANNED.format(iterations=self.iterations))
-        yield FileCheck("log.txt", _WORLD.format(gpus=self.gpus, **sizes))
-        yield FileCheck("log.txt", _NOT_FINITE, must_match=False)
-
-    @property
-    def whole(self) -> str | None:
-        """Return the pattern of the line with which the log of a complete run ends; None if the log has none."""
-        if not self.iterations and not self.result_row:
-            return None
-        return row_pattern(self.result_row) if self.result_row else _LAST_ITERATION.format(iterations=self.iterations)
+    checks: tuple[FileCheck, ...] = ()
+    whole: str | None = None
+    has_samples: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,11 +79,11 @@ class Gate:
     warm_up: int = 0
 
 
-def failure_kind(folder: Path, warm_up: int = 0) -> str | None:
+def failure_kind(folder: Path, has_enough: Callable[[bytes], bool]) -> str | None:
     """Return how the job in this folder failed: a class from its log, else its exit code.
 
     None if the job has no end record, ended with 0, did not start, was cancelled, or reached its time limit with enough
-    samples.
+    samples. `has_enough` returns whether the end of a log has them.
     """
     try:
         end = read_record(folder / "end")
@@ -130,20 +94,20 @@ def failure_kind(folder: Path, warm_up: int = 0) -> str | None:
         return None
     for failure, pattern in FAILURE_PATTERNS:
         if re.search(pattern.encode(), log):
-            return None if failure == Failure.TIMEOUT.value and _has_enough(log, warm_up) else failure
-    if end.exit_code == CANCELLED or (end.exit_code == TIMED_OUT and _has_enough(log, warm_up)):
+            return None if failure == Failure.TIMEOUT.value and has_enough(log) else failure
+    if end.exit_code == CANCELLED or (end.exit_code == TIMED_OUT and has_enough(log)):
         return None
     return f"exit code {end.exit_code}"
 
 
-def _has_enough(log: bytes, warm_up: int) -> bool:
-    lines, _ = effective_lines(plausible_lines(iteration_lines(log))[0], last=None)
-    return bool(lines) and has_enough(with_used(lines, warm_up), lines.planned[-1])
+def equal_failures(jobs: Iterable[JobRow]) -> tuple[int, str]:
+    """Return the most frequent kind of failure among these jobs, and its count; (0, "") if no job failed."""
 
+    def kind(job: JobRow) -> str | None:
+        reader = reader_of(job.program, job.spec.program)
+        return failure_kind(Path(job.folder), lambda log: reader.has_enough(log, job.spec))
 
-def equal_failures(folders: Iterable[Path], warm_up: int = 0) -> tuple[int, str]:
-    """Return the most frequent kind of failure among these job folders, and its count; (0, "") if no job failed."""
-    kinds = Counter(filter(None, (failure_kind(folder, warm_up) for folder in folders)))
+    kinds = Counter(filter(None, map(kind, jobs)))
     return max(((count, kind) for kind, count in kinds.items()), default=(0, ""))
 
 

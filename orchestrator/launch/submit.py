@@ -23,7 +23,7 @@ from orchestrator.job_spec import Resources
 from orchestrator.launch.executors import SlurmScriptExecutor
 from orchestrator.launch.refresh import sender_is_alive, unrecorded_attempts
 from orchestrator.launch.render import JobScript, render_array, render_job, render_queue
-from orchestrator.launch.run_options import CanaryJob, Gate, RunOptions, RunPlan
+from orchestrator.launch.run_options import CanaryJob, FileCheck, Gate, RunOptions, RunPlan
 from orchestrator.launch.run_record import file_name, new_jobs, new_run_id, new_run_of, profile_secrets, write_own_file
 from orchestrator.launch.sbatch import Callbacks, Sent, mark_cancelled, send
 from orchestrator.ledger.attempts import attempts_of_jobs
@@ -257,9 +257,9 @@ def _run_plan(
     is_under_way = latest is not None and (latest.phase in OPEN or latest.verdict is None)
     if options.canary and (smallest.identity in missing or is_under_way):
         folder = folders.job(run_id, smallest.slug) if is_new or latest is None else Path(latest.folder)
-        nodes_inside = None if cluster.profile.container is None else smallest.resources.nodes
-        canary = CanaryJob(smallest.label, folder, nodes_inside=nodes_inside)
-        canary = smallest.case.record.canary(smallest.case, canary)
+        nodes = smallest.resources.nodes
+        checks = () if cluster.profile.container is None else (FileCheck("end", f"^inside_image={nodes}/{nodes}$"),)
+        canary = smallest.case.record.canary(smallest.case, CanaryJob(smallest.label, folder, checks))
     warm_up = smallest.case.warmup_iterations
     has_gate = canary is not None or options.stop_after is not None
     limit = slurm.max_running if slurm else 1

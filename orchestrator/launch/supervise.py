@@ -14,7 +14,6 @@ import re
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from orchestrator.catalog.case import with_changes
 from orchestrator.catalog.expand import cases_to_run
@@ -185,9 +184,8 @@ def stop_if_due(ledger: Ledger, rows: Sequence[JobRow], stop_after: int) -> str 
     """
     waiting = [row for row in rows if row.phase == WAITING]
     # Only jobs that have ended in `rows`: a job that failed after the last poll is still WAITING there.
-    ended = [Path(row.folder) for row in rows if row.phase == ENDED]
-    warm_up = max((row.spec.warmup_iterations for row in rows), default=0)
-    count, kind = equal_failures(ended, warm_up) if waiting else (0, "")
+    ended = [row for row in rows if row.phase == ENDED]
+    count, kind = equal_failures(ended) if waiting else (0, "")
     if count < stop_after:
         return None
 

@@ -70,11 +70,6 @@ class TrainingCase(Case):
         return next(values)
 
     @property
-    def log_interval(self) -> int:
-        """Number of iterations from a line of the log to the next one."""
-        return self.training.log_interval
-
-    @property
     def warmup_iterations(self) -> int:
         """Number of iterations that do not count for metrics."""
         return self.training.warmup_iterations

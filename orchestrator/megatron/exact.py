@@ -24,7 +24,7 @@ from orchestrator.megatron.case import TrainingCase
 from orchestrator.megatron.memory import MemoryFacts, gradient_width, step_width
 from orchestrator.megatron.model import Attention, Training
 from orchestrator.megatron.programs import find_megatron
-from orchestrator.programs.prediction import ExactCase
+from orchestrator.programs.record import ExactCase
 
 _COMMAND = [sys.executable, "-m", "orchestrator.megatron.meta_memory"]
 _MOST_CHILDREN = 2  # each needs 0.3 GB of memory and three seconds to start

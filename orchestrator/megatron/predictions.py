@@ -13,8 +13,7 @@ from orchestrator.megatron.model import Training
 from orchestrator.megatron.programs import find_megatron
 from orchestrator.megatron.programs.base import MegatronProgram, has_local_layers
 from orchestrator.megatron.rules import RuleContext, broken_rules, layout_warnings
-from orchestrator.programs.prediction import ExactCase, PredictedMemory, PredictedTime, Prediction
-from orchestrator.programs.record import Site
+from orchestrator.programs.record import ExactCase, PredictedMemory, PredictedTime, Prediction, Site
 
 if TYPE_CHECKING:
     from orchestrator.megatron.time_model import Duration
@@ -127,14 +126,11 @@ class PlannedProgram(MegatronProgram[Site]):
 
         return plan_exactly([as_run(training_case(case), target) for case, target in jobs])
 
-    def solves_offload(self, case: Case) -> bool:
-        """Return whether the case keeps activations that ATC'24 would offload."""
+    def offload_shares(self, case: Case) -> tuple[float, float] | None:
+        """Return the offloaded share, and the smallest one that fits, if ATC'24 would offload the activations."""
         case = training_case(case)
-        return case.model.family == "llama" and case.training.recompute in ("none", "ours")
-
-    def solve_offload(self, case: Case) -> tuple[float, float]:
-        """Return the offloaded share of such a case, and the smallest one that fits."""
-        case = training_case(case)
+        if case.model.family != "llama" or case.training.recompute not in ("none", "ours"):
+            return None
         return case.training.offload, solve_offload(case.model, case.layout, case.training)
 
 

@@ -17,7 +17,7 @@ from orchestrator.config.model import Hardware
 from orchestrator.megatron.model import Layout, ModelShape, Training, weight_flops_per_token
 from orchestrator.megatron.programs import find_megatron
 from orchestrator.megatron.programs.base import ONE_NODE, Fit, TimeFacts, has_local_layers
-from orchestrator.programs.prediction import BasisName
+from orchestrator.programs.record import BasisName
 
 
 class Basis(Enum):

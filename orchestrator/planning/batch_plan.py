@@ -186,7 +186,7 @@ class BudgetedJob:
 
         Not measured are the warm-up and the first interval, which contains the start-up (`reading/statistics`).
         """
-        every = self.case.log_interval
+        every = int(self.case.effective("log_interval") or 1)
         not_measured = max(1, math.ceil(self.case.warmup_iterations / every))
         intervals = not_measured + max(LEAST_INTERVALS, measured // every)
         return min(self.case.iterations, intervals * every)

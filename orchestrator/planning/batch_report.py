@@ -11,7 +11,7 @@ from orchestrator.errors import Problem, ReproError
 from orchestrator.fields import Column, Columns, Field, TableRow, row_of
 from orchestrator.planning.batch_plan import BatchPlan, Budgeted, ChosenCases, PlannedCase
 from orchestrator.planning.plan import Fit, fit_of
-from orchestrator.programs.prediction import BasisName, ExactCase
+from orchestrator.programs.record import BasisName, ExactCase
 from orchestrator.programs.registry import programs
 from orchestrator.slurm.notation import time_limit_s
 from orchestrator.text import counted
@@ -185,15 +185,13 @@ def _range(counts: Sequence[int]) -> str:
 
 def _add_alpha(rows: dict[str, PlanRow], batch: BatchPlan) -> None:
     """Add the solved offload share of each case that offloads, or could, and the published one."""
-    solvable = [planned for planned in batch.planned if planned.case.record.solves_offload(planned.case)]
-    if not solvable:
+    shares = {planned.label: planned.case.record.offload_shares(planned.case) for planned in batch.planned}
+    if not any(shares.values()):
         hint = "for example repro plan atc-figure-9 --solve-alpha"
         raise ReproError(Problem("--solve-alpha: no case keeps activations that ATC'24 would offload", hint=hint))
-    for planned in solvable:
-        row = rows.get(planned.label)
-        if row is not None:
-            alpha, solved = planned.case.record.solve_offload(planned.case)
-            rows[planned.label] = replace(row, alpha=alpha, solved_alpha=round(solved, 3))
+    for label in rows:
+        if (of_case := shares[label]) is not None:
+            rows[label] = replace(rows[label], alpha=of_case[0], solved_alpha=round(of_case[1], 3))
 
 
 def exact_jobs(report: BatchReport) -> list[PlannedCase]:

@@ -18,13 +18,10 @@ from orchestrator.catalog.case import Case
 from orchestrator.catalog.library import Entry
 from orchestrator.clusters.program import described_program, image_of, program_for
 from orchestrator.clusters.resolve import Cluster
-from orchestrator.config.model import Hardware
 from orchestrator.config.yaml import shown
 from orchestrator.errors import Problem, ReproError, for_each
 from orchestrator.fields import Field
-from orchestrator.job_spec import ComputedProducts, JobSpec, Resources
-from orchestrator.megatron.case import TrainingCase
-from orchestrator.megatron.programs import find_megatron
+from orchestrator.job_spec import JobSpec, Resources
 from orchestrator.paths import Folders
 from orchestrator.planning.target import (
     Target,
@@ -37,7 +34,7 @@ from orchestrator.planning.target import (
     warnings,
 )
 from orchestrator.programs.command import BoundProgram
-from orchestrator.programs.prediction import PredictedMemory, PredictedTime
+from orchestrator.programs.record import PredictedMemory, PredictedTime
 from orchestrator.slurm.notation import time_limit_s
 
 Fit = Literal["fits", "tight", "OOM"]
@@ -346,7 +343,7 @@ def _site_problems(entry: Entry, case: Case, cluster: Cluster) -> list[Problem]:
 def job_spec(plan: Plan, cluster: Cluster) -> JobSpec:
     """Return the configuration that the ledger stores with the job."""
     case, hardware = plan.case, cluster.hardware
-    spec = JobSpec(
+    return JobSpec(
         point=dict(case.point),
         settings=case.settings,
         device=case.device,
@@ -358,22 +355,7 @@ def job_spec(plan: Plan, cluster: Cluster) -> JobSpec:
         image_path=plan.program.image_path,
         gpus_per_node=hardware.gpus_per_node,
         gpu=hardware.gpu if plan.gpus else None,
-    )
-    return _with_training(spec, case, hardware) if isinstance(case, TrainingCase) else spec
-
-
-def _with_training(spec: JobSpec, case: TrainingCase, hardware: Hardware) -> JobSpec:
-    program = find_megatron(case.program)
-    return replace(
-        spec,
-        model=case.model,
-        layout=case.layout,
-        training=case.training,
-        computes=ComputedProducts(
-            causal_attention=program.causal_attention(case.training, spec.arguments),
-            skips_last_product=program.time.skips_last_product,
-        ),
-        peak_tflops=hardware.peak(case.training.dtype) if case.device == "gpu" else None,
+        own=case.record.spec_values(case, plan.program, hardware),
     )
 
 

@@ -84,6 +84,11 @@ class ProgramAxes:
             yield _moved(detail, detail["loc"], hint=meaning)
 
 
+DEVICE = Column("device", "text", "`gpu` or `cpu`")
+GPUS = Column("gpus", "integer", "GPUs; processes if the device is `cpu`")
+"""Columns in exports of the settings that cases of all programs have."""
+
+
 @dataclass(frozen=True, eq=False)
 class ProgramNames:
     """Names that an experiment may use. A figure or a claim can be about the published ones of the `metrics`.

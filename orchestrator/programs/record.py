@@ -1,11 +1,14 @@
-"""Record of a program: its names, the fields of a profile for it, and what it needs. A plug-in defines a subclass."""
+"""Record of a program: its names, the fields of a profile for it, what it needs, and predictions of its cases.
+
+A plug-in defines a subclass.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 from orchestrator.config.model import Strict
 from orchestrator.errors import Problem, ReproError
@@ -13,13 +16,14 @@ from orchestrator.paths import Folders
 from orchestrator.programs.axes import ProgramAxes, ProgramNames
 from orchestrator.programs.command import BoundProgram, ContainerImage, read_flags
 from orchestrator.programs.needs import Need, ProgramSite
-from orchestrator.programs.prediction import ExactCase, Prediction
 from orchestrator.programs.program import Processes
 
 if TYPE_CHECKING:
     from orchestrator.catalog.case import Case
     from orchestrator.catalog.experiment import Paper, ScaleFields
     from orchestrator.catalog.library import Entry
+    from orchestrator.config.model import Hardware
+    from orchestrator.job_spec import JobSpec
     from orchestrator.launch.run_options import CanaryJob
     from orchestrator.planning.target import Target
 
@@ -49,6 +53,60 @@ class JobContext(Generic[Site]):
         return ("programs", self.case.program, name)
 
 
+BasisName = Literal["measured", "other site", "other program", "not compared"]
+"""Class of a predicted time: program, GPU and site measured (or a node of the same kind), another site or network,
+another program of the family on a measured GPU, or no similar case."""
+
+
+@dataclass(frozen=True, slots=True)
+class PredictedMemory:
+    """Parameters and bytes of the GPU that needs most memory. `offloaded_bytes` are pinned memory of the host.
+
+    `calibrated`: the prediction was compared with published or measured bytes of similar cases.
+    """
+
+    parameters: float
+    total_bytes: float
+    offloaded_bytes: float = 0.0
+    calibrated: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class PredictedTime:
+    """Time of an iteration, and its `parts` by name. `uncertainty` is relative: 0.1 is plus or minus 10 %.
+
+    `basis` is what the prediction rests on, and `about` describes it.
+    """
+
+    iteration_ms: float
+    uncertainty: float
+    basis: BasisName
+    about: str
+    parts: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """Prediction of a case on a machine. None is unknown: on CPU cores, or if the profile does not describe the GPU.
+
+    `usable_bytes` is the GPU memory that tensors can use.
+    """
+
+    memory: PredictedMemory | None = None
+    usable_bytes: float | None = None
+    duration: PredictedTime | None = None
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ExactCase:
+    """Memory of the GPU of a case that needs most, in pipeline stage `stage`, with its own `parameters`."""
+
+    parameters: int
+    stage: int
+    total_bytes: int
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Program:
     """A program that a case can run. A method that a subclass does not replace fits one without rules and predictions.
@@ -61,9 +119,9 @@ class Program:
     None if only the end of a job and the errors in its log decide. `output_files` are other files that
     it reads.
 
-    `predicts`: it predicts memory and time of its cases on GPUs. `exact_note` is what a user must know of its exact
-    plans. `probe_folder` returns the folder of these files for PYTHONPATH, of the program whose Python and image test
-    the nodes of a cluster; None for all others.
+    `prints_iterations`: it prints the iterations that are planned. `predicts`: it predicts memory and time of its cases
+    on GPUs. `exact_note` is what a user must know of its exact plans. `probe_folder` returns the folder of these files
+    for PYTHONPATH, of the program whose Python and image test the nodes of a cluster; None for all others.
     """
 
     name: str
@@ -78,6 +136,7 @@ class Program:
     other_names: tuple[str, ...] = ()
     reader: str | None = None
     output_files: tuple[str, ...] = ()
+    prints_iterations: bool = True
     predicts: bool = False
     exact_note: str | None = None
     probe_folder: Callable[[Folders], Path] | None = None
@@ -130,13 +189,13 @@ class Program:
         """Plan jobs of programs of this family with the real program. A text is the reason why a job has no plan."""
         return [f"{self.name} has no exact plan"] * len(jobs)
 
-    def solves_offload(self, case: Case) -> bool:  # noqa: ARG002
-        """Return whether the case keeps activations that can be offloaded."""
-        return False
+    def offload_shares(self, case: Case) -> tuple[float, float] | None:  # noqa: ARG002
+        """Return the offloaded share of activations, and the smallest one that fits; None if none can be offloaded."""
+        return None
 
-    def solve_offload(self, case: Case) -> tuple[float, float]:
-        """Return the offloaded share of such a case, and the smallest one that fits."""
-        raise NotImplementedError
+    def spec_values(self, case: Case, program: BoundProgram, hardware: Hardware) -> Mapping[str, object]:  # noqa: ARG002
+        """Return values in JSON that its reader needs of a job's configuration, beside those of all programs."""
+        return {}
 
     # ---- commands
 
@@ -152,11 +211,19 @@ class Program:
         """Return the canary with what the log of this case must show."""
         return job
 
+    # ---- reading
+
+    def exported_settings(self, case: Case, spec: JobSpec | None) -> Mapping[str, object]:
+        """Return the values of the columns `names.exported`: those of the job, if they are recorded."""
+        settings = spec.settings if spec is not None and spec.settings else case.settings
+        return {column.name: settings.get(column.name) for column in self.names.exported}
+
 
 DESCRIBED = Program(
     name="described",
     about="a program that an experiment describes",
     family="described",
     names=ProgramNames(ProgramAxes(Strict, {}), {}),
+    reader="orchestrator.reading.described:DescribedReader",
 )
 """Record of every program that an experiment describes: no rules, no predictions."""

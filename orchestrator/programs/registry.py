@@ -6,6 +6,8 @@ import json
 from collections.abc import Iterable, Mapping
 from functools import cache, lru_cache
 
+from pydantic import ValidationError
+
 from orchestrator.errors import Problem, ReproError, names_hint
 from orchestrator.programs.described import metric_definitions
 from orchestrator.programs.metric import MetricDefinition
@@ -87,10 +89,16 @@ def _unknown(name: str, known: Iterable[str]) -> ReproError:
 def definitions_of(program: str, described: Mapping[str, object] | None) -> Mapping[str, MetricDefinition]:
     """Return the metrics of a job's program: `described` is `JobSpec.program`, None for a known program."""
     if described is not None:
-        return _of_record(json.dumps(described))
+        return metric_definitions(recorded_program(json.dumps(described)))
     return find_program(program_name(program)).names.metrics
 
 
-@lru_cache
-def _of_record(record: str) -> Mapping[str, MetricDefinition]:
-    return metric_definitions(ProgramFields.model_validate_json(record))
+@lru_cache(maxsize=256)
+def recorded_program(text: str) -> ProgramFields:
+    """Return the described program that a job's configuration has, from its JSON. ReproError if it is damaged."""
+    try:
+        return ProgramFields.model_validate(json.loads(text))
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(map(str, first["loc"]))
+        raise ReproError(Problem(f"the record of the job's program is not valid: {where}: {first['msg']}")) from None

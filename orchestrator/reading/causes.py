@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 from orchestrator.reading import cause_kinds as kinds
-from orchestrator.reading.log_lines import BYTES_AFTER, LogLine, Origin, line_around, lines_with, parse_line
+from orchestrator.reading.logs import BYTES_AFTER, LogLine, Origin, line_around, lines_with, parse_line
 
 # Lines of pyxis 0.8 to 0.24 (pyxis_slurmstepd.c, enroot.c). One line names the error, and an indented line of enroot's
 # log names the reason. The other lines follow from the error and may come first.

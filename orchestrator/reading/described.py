@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import math
 import re
@@ -13,9 +12,7 @@ from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
-from pydantic import ValidationError
-
-from orchestrator.errors import Problem, ReproError
+from orchestrator.errors import ReproError
 from orchestrator.files import Unreadable, tail_bytes
 from orchestrator.job_spec import JobSpec, Value
 from orchestrator.ledger.measurements import MeasuredMetric, MeasuredRow
@@ -25,13 +22,12 @@ from orchestrator.ledger.tables import ENDED, FAILED, FileOffset
 from orchestrator.programs.described import failure_line, judge_output
 from orchestrator.programs.output import OutputProblem, OutputValue, ProgramOutput, Scalar, last_iteration
 from orchestrator.programs.program import ProgramFields
+from orchestrator.programs.registry import recorded_program
 from orchestrator.reading.causes import LONGEST_LINE, Cause
-from orchestrator.reading.failure import DECIDES_ANY_END, Ending
-from orchestrator.reading.log_lines import parse_line
-from orchestrator.reading.logs import LogFile, file_of_job, log_blocks, log_files, text_lines
+from orchestrator.reading.failure import DECIDES_ANY_END, Ending, Judgement, LogFindings, judgement_of, other_commit
+from orchestrator.reading.logs import LogFile, file_of_job, log_blocks, log_files, parse_line, text_lines
 from orchestrator.reading.reader import LogReader, LogReading, StoredLines
 from orchestrator.reading.statistics import ENOUGH_SAMPLES, TAIL_BYTES, RunningProgress, sample_that_counts
-from orchestrator.reading.verdict import Judgement, LogFindings, judgement_of, other_commit
 from orchestrator.text import counted, printable_line
 
 _MOST_PROBLEMS = 5
@@ -48,7 +44,7 @@ class DescribedReader(LogReader):
 
     def progress(self, folder: Path, spec: JobSpec, iterations: int) -> RunningProgress | None:
         """Return the last iteration in the end of the output."""
-        program = program_of(spec)
+        program = recorded_program(json.dumps(spec.program))
         if program.output.iterations is None:
             return None
         iteration = last_iteration(program.output, tail_bytes(folder, program.output.file or "log.txt", TAIL_BYTES))
@@ -74,26 +70,11 @@ class DescribedReader(LogReader):
         return result_of_program(job, folder, ending, seconds, {}).judgement
 
 
-def program_of(spec: JobSpec) -> ProgramFields:
-    """Return the program that the job's experiment describes. ReproError if its record is damaged."""
-    return _program(json.dumps(spec.program))
-
-
-@functools.lru_cache(maxsize=256)
-def _program(text: str) -> ProgramFields:
-    try:
-        return ProgramFields.model_validate(json.loads(text))
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        where = ".".join(map(str, first["loc"]))
-        raise ReproError(Problem(f"the record of the job's program is not valid: {where}: {first['msg']}")) from None
-
-
 def result_of_program(
     job: JobRow | NewJob, folder: Path, ending: Ending, seconds: float | None, warnings: dict[str, None]
 ) -> LogReading:
     """Return the verdict and the numbers of a job that has ended after these seconds."""
-    program = program_of(job.spec)
+    program = recorded_program(json.dumps(job.spec.program))
     file, absent = _output_file(program, folder)
     blocks = file.blocks() if file is not None else None
     lines = _without_labels(text_lines(blocks or ()), job.scheduler)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from itertools import groupby
@@ -29,15 +30,17 @@ from orchestrator.ledger.measurements import MeasuredMetric, metrics_of
 from orchestrator.ledger.rows import JobSummary
 from orchestrator.ledger.sqlite_file import JobCount
 from orchestrator.ledger.tables import FAILED, PARTIAL, QUEUED, RUNNING, SUBMITTING, VERIFIED, WAITING
-from orchestrator.megatron.logs import ALPA_PROGRAM
 from orchestrator.money import Money, Price, recorded_price, totals
 from orchestrator.paths import short_name
-from orchestrator.reading.noise import host_bound_reason, noise_of_job
+from orchestrator.reading.statistics import host_bound_reason, noise_of_job
 
 if TYPE_CHECKING:
     from orchestrator.job_spec import JobSpec
+    from orchestrator.programs.record import Program
     from orchestrator.reading.statistics import RunningProgress
     from orchestrator.slurm.reasons import WaitReason
+
+_FLOPS = "tflops_per_gpu"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +48,7 @@ class JobStatus:
     """State, verdict, speed and remaining time of a job. Times are in UTC.
 
     `tflops_per_gpu` is measured in a job that has ended, and current in a running job. `metric` is the first metric of
-    a described program that the job has as one number, else its first metric. `left_by` says what ends a
+    a program without `tflops_per_gpu` that the job has as one number, else its first metric. `left_by` says what ends a
     running job first: its pace or its time limit. `iteration` is the last one of `iterations`; None for a program
     that prints none, and `iterations` is 0 if no number is planned. The attempt is the job's result
     (`ledger.attempts`). `newer` is the state of a later attempt: `attempt 2: failed (cancelled)`; then `left_s` and
@@ -170,7 +173,8 @@ def job_statuses(ledger: Ledger, results: ResultRows[S]) -> list[JobStatus]:
         ledger, [attempt_id for attempt_id, measured in metrics.items() if "gpu_hours" in measured]
     )
     changed = _changed(ledger)
-    described = described_metrics(ledger, [row.job_id for row in results.rows])
+    named = described_metrics(ledger, [row.job_id for row in results.rows])
+    in_flops = {row.program for row in results.rows if _FLOPS in metrics.get(row.attempt_id, {})}
     return [
         _status(
             row,
@@ -179,7 +183,7 @@ def job_statuses(ledger: Ledger, results: ResultRows[S]) -> list[JobStatus]:
             metrics.get(row.attempt_id, {}),
             prices.get(row.attempt_id),
             at,
-            described.get(row.job_id, ()),
+            named.get(row.job_id) or (() if row.program in in_flops else _metrics_without_flops(row.program)),
             reused=reuse_text(row, made_for, at),
             arguments=changed.get(row.job_id),
         )
@@ -194,30 +198,30 @@ def _status(
     measured: Mapping[str, MeasuredMetric],
     price: Price | None,
     at: datetime,
-    described: Sequence[str],
+    names: Sequence[str],
     **texts: str | None,
 ) -> JobStatus:
     """Return the status of a job whose latest attempt is `last`; `spec` is that of a running job.
 
-    `described` are the metrics of a described program.
+    `names` are the metrics of a program without `tflops_per_gpu`.
     """
     progress, problem = running_progress(last, spec) if spec is not None else (None, None)
     current = progress if last is row else None
     left_s, left_by = _left(last, progress, at)
     values = {name: metric.value for name, metric in measured.items()}
-    metric = next((name for name in described if name in measured), next(iter(described), None))
+    metric = next((name for name in names if name in measured), next(iter(names), None))
     own = measured.get(metric) if metric is not None else None
     money = price.of(values["gpu_hours"]) if price is not None and "gpu_hours" in values else None
     return row_of(
         JobStatus,
         row,
-        iteration=_iteration(row, current),
-        tflops_per_gpu=current.tflops_per_gpu if current else values.get("tflops_per_gpu"),
+        iteration=iteration_of(row, current),
+        tflops_per_gpu=current.tflops_per_gpu if current else values.get(_FLOPS),
         left_s=None if left_s is None else round(left_s),
         left_by=left_by,
         starts_at=last.starts_at if last.phase == WAITING else None,
         why=problem or _why(row, current, at) or _remark(row, measured),
-        newer=None if last is row else attempt_text(last, _iteration(last, progress)),
+        newer=None if last is row else attempt_text(last, iteration_of(last, progress)),
         cost=money.amount if money else None,
         currency=money.currency if money else None,
         metric=metric,
@@ -313,17 +317,29 @@ def hint_for(reason: WaitReason, *rows: JobSummary) -> str | None:
     return re.sub(r"\bID\b", rows[0].scheduler_id or "ID", reason.hint)
 
 
-def prints_iterations(row: JobSummary) -> bool:
-    """Return whether the job's program prints its iterations. Alpa's benchmark prints only a result."""
-    return row.program != ALPA_PROGRAM
-
-
-def _iteration(row: JobSummary, current: RunningProgress | None) -> int | None:
-    if not prints_iterations(row):
-        return None
+def iteration_of(row: JobSummary, current: RunningProgress | None) -> int | None:
+    """Return the last iteration of a job; None if its program prints no iterations. `current` is its progress."""
     if current is not None:
         return current.iteration
-    return row.iteration or (0 if row.iterations else None)
+    if row.iteration or not row.iterations:
+        return row.iteration or None
+    record = _record(row.program)
+    return 0 if record is None or record.prints_iterations else None
+
+
+def _metrics_without_flops(program: str) -> Sequence[str]:
+    """Return the metrics of a known program without `tflops_per_gpu`."""
+    record = _record(program)
+    return () if record is None or _FLOPS in record.names.metrics else list(record.names.metrics)
+
+
+def _record(program: str) -> Program | None:
+    """Return the record of a known program; None if it cannot be loaded."""
+    from orchestrator.programs.registry import known_program  # not for `status` of measured jobs
+
+    with suppress(ReproError):
+        return known_program(program)
+    return None
 
 
 def running_progress(row: JobSummary, spec: JobSpec) -> tuple[RunningProgress | None, str | None]:

@@ -16,15 +16,13 @@ from orchestrator.ledger.rows import JobRow
 from orchestrator.ledger.runs import NewJob
 from orchestrator.ledger.tables import ENDED, FileOffset, IterationLine
 from orchestrator.programs.plug_ins import imported
+from orchestrator.programs.record import DESCRIBED
 from orchestrator.programs.registry import find_program, program_name
 from orchestrator.reading.causes import ANY_PROGRAM, Cause, CauseFinder, ProgramLines
-from orchestrator.reading.failure import Ending
+from orchestrator.reading.failure import Ending, Judgement, LogFindings, judgement_of
 from orchestrator.reading.gpu_samples import MeanPower
 from orchestrator.reading.logs import log_blocks
 from orchestrator.reading.statistics import RunningProgress
-from orchestrator.reading.verdict import Judgement, LogFindings, judgement_of
-
-_DESCRIBED = "orchestrator.reading.described:DescribedReader"
 
 StoredLines = Callable[[int | None], list[IterationLine]]
 """Returns the first lines that the ledger has of an attempt; all lines for None."""
@@ -75,6 +73,10 @@ class LogReader:
         """Return the judgement of a job that has ended after these seconds, from its whole folder."""
         return judgement_of(LogFindings(), ending, lambda: self.cause(folder))
 
+    def has_enough(self, log: bytes, spec: JobSpec) -> bool:
+        """Return whether a job that was ended early has a result, from the end of its log."""
+        return False
+
     def joules(self, power: MeanPower, metrics: Sequence[MeasuredMetric]) -> list[MeasuredMetric]:
         """Return the energy that follows from the mean power of all GPUs and the metrics of a job."""
         return []
@@ -89,8 +91,8 @@ class LogReader:
 
 def reader_of(program: str, described: object | None = None) -> LogReader:
     """Return the reader of a program, `described` by an experiment or known by its name. ReproError without one."""
-    name = _DESCRIBED if described is not None else find_program(program_name(program)).reader
-    return _reader(name) if name is not None else LogReader()
+    record = DESCRIBED if described is not None else find_program(program_name(program))
+    return _reader(record.reader) if record.reader is not None else LogReader()
 
 
 @cache

@@ -1,10 +1,9 @@
-"""Statistics of samples, and the progress of a running job."""
+"""Statistics of samples, limits of measured numbers (noise, a wait for the host), and the progress of a running job."""
 
 from __future__ import annotations
 
 import math
-import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from orchestrator.ledger.measurements import MeasuredMetric
@@ -19,7 +18,10 @@ ENOUGH_SAMPLES = 10
 def sample_that_counts(name: str, unit: str, take: str, values: Sequence[float]) -> MeasuredMetric:
     """Return the `largest`, `smallest` or `last` sample, or the `median` with half the interquartile range."""
     if take == "median":
-        return MeasuredMetric(name, statistics.median(values), unit, _half_iqr(values), len(values))
+        import statistics  # not for `status`
+
+        low, _, high = statistics.quantiles(values, n=4, method="inclusive") if len(values) > 1 else (0.0, 0.0, 0.0)
+        return MeasuredMetric(name, statistics.median(values), unit, (high - low) / 2, len(values))
     value = {"largest": max, "smallest": min}[take](values) if take != "last" else values[-1]
     return MeasuredMetric(name, value, unit, None, len(values))
 
@@ -43,9 +45,36 @@ def is_possible(metric: MeasuredMetric) -> bool:
     return all(math.isfinite(number) and number >= 0 for number in (metric.value, metric.spread or 0.0))
 
 
-def _half_iqr(values: Sequence[float]) -> float:
-    """Return half the interquartile range; 0 for a single value."""
-    if len(values) < 2:
-        return 0.0
-    low, _, high = statistics.quantiles(values, n=4, method="inclusive")
-    return (high - low) / 2
+MOST_NOISE = 0.05
+"""Relative uncertainty above which a number is too noisy to be compared. This is our choice: it is the smallest
+tolerance for a published rate, and a difference of 5 % cannot be seen in noisier numbers.
+"""
+
+
+def relative_spread(metric: MeasuredMetric) -> float:
+    """Return the spread of a single job over its value."""
+    return (metric.spread or 0.0) / abs(metric.value) if metric.value else 0.0
+
+
+def noise_of_job(metric: MeasuredMetric) -> str | None:
+    """Return why the number of a single job is too noisy: `spread 12 % of the median`; None if it is not."""
+    noise = relative_spread(metric)
+    return None if noise <= MOST_NOISE else f"spread {100 * noise:.2g} % of the median"
+
+
+HOST_BOUND_PERCENT = 10.0
+"""A case is host-bound if its GPUs wait for the host for more than this share of the iteration time. Ours, measured
+nowhere: twice the 5 % below which a rate counts as quiet (`MOST_NOISE`)."""
+
+
+def is_host_bound(metrics: Mapping[str, MeasuredMetric]) -> bool | None:
+    """Return whether the GPUs waited too long for the host; None where the wait was not measured."""
+    wait = metrics.get("host_wait_percent")
+    return None if wait is None else wait.value > HOST_BOUND_PERCENT
+
+
+def host_bound_reason(metrics: Mapping[str, MeasuredMetric]) -> str | None:
+    """Return why a case is host-bound: `its GPUs waited 31 % of the time for the host`; None where it is not."""
+    if not is_host_bound(metrics):
+        return None
+    return f"its GPUs waited {metrics['host_wait_percent'].value:.3g} % of the time for the host"

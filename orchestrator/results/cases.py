@@ -24,7 +24,7 @@ from orchestrator.programs.axes import Settings
 from orchestrator.programs.metric import MetricDefinition, principal_metric
 from orchestrator.reading.failure import Failure, fails_as_published, ran_out_of_memory
 from orchestrator.reading.job_status import attempt_text, reuse_text
-from orchestrator.reading.noise import MOST_NOISE, host_bound_reason, is_host_bound, noise_of_job, relative_spread
+from orchestrator.reading.statistics import MOST_NOISE, host_bound_reason, is_host_bound, noise_of_job, relative_spread
 from orchestrator.text import counted, printable_line
 
 _HINT = "for example --without 3f2a:1='a slow node'; repro history JOB shows the attempts of a job"

@@ -6,9 +6,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import takewhile
 
 from orchestrator.fields import Column
-from orchestrator.results.export.rows import CASE_COLUMNS, ITERATION_COLUMNS, JOB_COLUMNS
+from orchestrator.results.export.rows import ITERATION_COLUMNS, JOB_COLUMNS, case_columns
 from tests.pages import CHECKOUT
 from tests.reference.markdown import code, table
+from tests.unit.catalog.entries import figure_13
 
 _SECTIONS = {
     "Identity": "experiment",
@@ -23,10 +24,11 @@ _SECTIONS = {
 
 def export_page() -> str:
     """Return the page of exported files with its tables of columns."""
-    names, starts = [column.name for column in CASE_COLUMNS], list(_SECTIONS.values())
+    columns = case_columns(figure_13())
+    names, starts = [column.name for column in columns], list(_SECTIONS.values())
     ends = [names.index(start) for start in starts[1:]] + [len(names)]
     tables = {
-        f"### {heading}": _columns(CASE_COLUMNS[names.index(start) : end])
+        f"### {heading}": _columns(columns[names.index(start) : end])
         for (heading, start), end in zip(_SECTIONS.items(), ends, strict=True)
     }
     own = [column for column in ITERATION_COLUMNS if column.name not in JOB_COLUMNS]

@@ -16,7 +16,7 @@ import pytest
 from orchestrator.megatron.case import TrainingCase
 from orchestrator.megatron.exact import exact_job, plan_exactly
 from orchestrator.megatron.predictions import memory_of
-from orchestrator.programs.prediction import ExactCase
+from orchestrator.programs.record import ExactCase
 from tests.training.planner import shared_processes
 from tests.unit.catalog.entries import find_case
 from tests.unit.planning.test_plan_measured_memory import LLAMA

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from orchestrator.masking import MASK, masked, masked_tree, masked_words
 from orchestrator.results.bundle.archive import unpacked
 from orchestrator.results.export.formats import pieces
-from orchestrator.results.export.rows import CASE_COLUMNS, export_rows
+from orchestrator.results.export.rows import case_columns, export_rows
 from orchestrator.secret_patterns import holds_secret, is_secrets_name
 from tests.examples import examples
 from tests.recorded_jobs import CRASHED, Outcome, new_ledger, record_figure
@@ -308,7 +308,9 @@ def test_a_reason_from_a_log_is_exported_without_its_secret(tmp_path: Path) -> N
     failed = Outcome(columns=CRASHED | {"verdict_reason": reason})
     figure = record_figure(new_ledger(tmp_path), figure_13(), "cpu", lambda *_: failed)
     rows = export_rows(figure_13(), figure.results)
-    for text in (b"".join(pieces(name, CASE_COLUMNS, {"cases": rows})).decode() for name in ("csv", "json")):
+    for text in (
+        b"".join(pieces(name, case_columns(figure_13()), {"cases": rows})).decode() for name in ("csv", "json")
+    ):
         assert "hunter22" not in text and "abcdefg" not in text
         assert "401 for https://me:***@h/x with HF_TOKEN=***" in text
 

@@ -11,8 +11,11 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 
-from orchestrator.megatron.logs.scan import NUMBER, line_end
+from orchestrator.megatron.logs.fact_lines import NUMBER, line_end
 from orchestrator.megatron.model import ModelShape
+
+ALPA_PROGRAM = "megatron-alpa"
+"""Name of the program that runs the benchmark."""
 
 TABLE = "megatron_results_e2e.tsv"
 """Name of the table, in the working folder of rank 0. benchmark_gpt.py of the artifact uses the same name."""

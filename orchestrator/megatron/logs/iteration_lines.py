@@ -14,7 +14,7 @@ from operator import lt
 from typing import Any, TypeAlias, overload
 
 from orchestrator.ledger.tables import IterationLine
-from orchestrator.megatron.logs.scan import NUMBER, occurrences
+from orchestrator.megatron.logs.fact_lines import NUMBER, occurrences
 
 LARGEST = 3.4028234663852886e38
 """The largest 32-bit float. Losses and norms are computed in 32 bits, so a larger number was never computed."""
@@ -217,7 +217,7 @@ def _printed(value: float) -> float | None:
 
 
 ITERATION_TOKEN = b"| elapsed time per iteration (ms)"
-"""Text that each iteration line contains once. `scan.candidate_lines` needs its bar."""
+"""Text that each iteration line contains once. `fact_lines.candidate_lines` needs its bar."""
 
 # Counts have at most 9 digits because the columns have 32 bits.
 _COUNT = rb"[0-9]{1,9}"

@@ -18,7 +18,7 @@ from orchestrator.ledger.tables import IterationLine
 from orchestrator.masking import masked_tree
 from orchestrator.megatron.logs import fact_lines
 from orchestrator.megatron.logs.alpa import AlpaRow, printed_row
-from orchestrator.megatron.logs.fact_lines import MEMORY_SIZES, WorldLine
+from orchestrator.megatron.logs.fact_lines import MEMORY_SIZES, WorldLine, candidate_lines, occurrences
 from orchestrator.megatron.logs.iteration_lines import (
     ITERATION_TOKEN,
     IterationLines,
@@ -28,7 +28,6 @@ from orchestrator.megatron.logs.iteration_lines import (
     line_time,
     plausible_lines,
 )
-from orchestrator.megatron.logs.scan import candidate_lines, occurrences
 
 VERSION = 6
 """Version of the stored facts. Facts of another version are not used: their log is read again from its beginning."""

@@ -16,27 +16,51 @@ from orchestrator.ledger.measurements import MeasuredMetric, OffsetUpdate, posit
 from orchestrator.ledger.rows import JobRow
 from orchestrator.ledger.runs import NewJob
 from orchestrator.ledger.tables import ENDED, FAILED, MEASURED, FileOffset, IterationLine
-from orchestrator.megatron.logs import ALPA_PROGRAM
-from orchestrator.megatron.logs.alpa import TABLE, TABLE_BYTES, table_rows
-from orchestrator.megatron.logs.cause_lines import MEGATRON_LINES
+from orchestrator.megatron.logs.alpa import ALPA_PROGRAM, TABLE, TABLE_BYTES, table_rows
 from orchestrator.megatron.logs.iteration_lines import IterationLines
 from orchestrator.megatron.logs.parse import LogFacts, LogPart, LogReport, effective_of, merged_facts, read_part
-from orchestrator.megatron.logs.statistics import can_be_measured, joules, metrics, progress, row_metrics, with_used
+from orchestrator.megatron.logs.statistics import (
+    can_be_measured,
+    is_long_enough,
+    joules,
+    metrics,
+    progress,
+    row_metrics,
+    with_used,
+)
 from orchestrator.megatron.logs.verdict import expected_of, judge
-from orchestrator.reading.cause_kinds import NOT_A_NUMBER
-from orchestrator.reading.causes import LONGEST_LINE, Cause
-from orchestrator.reading.failure import Ending, Failure
+from orchestrator.megatron.spec import training_spec
+from orchestrator.reading.cause_kinds import NOT_A_NUMBER, WHAT_RAN
+from orchestrator.reading.causes import LONGEST_LINE, Cause, ProgramLines
+from orchestrator.reading.failure import Ending, Failure, Judgement
 from orchestrator.reading.gpu_samples import MeanPower
-from orchestrator.reading.log_lines import line_around, parse_line
-from orchestrator.reading.logs import LogFile, log_blocks, log_files
+from orchestrator.reading.logs import LogFile, line_around, log_blocks, log_files, parse_line
 from orchestrator.reading.reader import LogReader, LogReading, StoredLines
 from orchestrator.reading.statistics import TAIL_BYTES, RunningProgress
-from orchestrator.reading.verdict import Judgement
 
 _FIRST_LINES = 4
 """Stored lines of a running attempt that are checked again: the next lines show whether the first ones count."""
 _ONLY_WHILE_RUNNING = ("version", "settings", "unfinished")
 """Facts, most of them by size, that are not stored after the verdict."""
+
+
+WORLD = b"using world size: "
+
+MEGATRON_LINES = ProgramLines(
+    kinds=(
+        (
+            NOT_A_NUMBER,
+            re.compile(r"\biteration +[0-9].{0,900}(?:number of nan iterations: {1,3}[1-9]|: [-+]?(?:nan|inf) \|)"),
+        ),
+        (WHAT_RAN, re.compile(r"using world size: [0-9]")),
+    ),
+    tokens=(b" nan |", b"inf |", WORLD),
+    rare=re.compile(rb"number of nan iterations: {1,3}[1-9]"),
+    starts=WORLD,
+    works=b"elapsed time per iteration",
+)
+"""Lines that are no errors, and show why a job failed: where it started, what ran, and NaN. Lines of NaN iterations
+have no literal of their own."""
 
 
 class MegatronReader(LogReader):
@@ -58,7 +82,7 @@ class MegatronReader(LogReader):
     ) -> LogReading | None:
         """Read the new content of the log files."""
         folder, has_ended = Path(row.folder), ending.phase == ENDED
-        new = read_new(folder, before, final=has_ended, warmup_iterations=row.spec.warmup_iterations)
+        new = read_new(folder, before, final=has_ended, warmup_iterations=training_spec(row.spec).warmup_iterations)
         warnings |= dict.fromkeys(new.warnings)
         if not has_ended and positions(new.files) == positions(before):
             return None
@@ -74,7 +98,7 @@ class MegatronReader(LogReader):
         before = {line.iteration: line for line in stored}
         by_number = before | {line.iteration: line for line in new.lines}
         merged = [by_number[number] for number in sorted(by_number)] if stored else new.lines
-        lines = with_used(merged, row.spec.warmup_iterations)
+        lines = with_used(merged, training_spec(row.spec).warmup_iterations)
         reached = [line.iteration for line in lines[-1:]] + ([row.iteration] if new.continues and row.iteration else [])
         judgement, numbers = self._judged(row, Path(row.folder), new.facts, lines, ending)
         if judgement and judgement.failure is Failure.NUMBERS and judgement.cause is None:
@@ -91,9 +115,13 @@ class MegatronReader(LogReader):
 
     def judged(self, job: JobRow | NewJob, folder: Path, ending: Ending, seconds: float | None) -> Judgement | None:
         """Return the judgement of a job that has ended, from its whole log."""
-        new = read_new(folder, {}, final=True, warmup_iterations=job.spec.warmup_iterations)
-        lines = with_used(new.lines, job.spec.warmup_iterations)
+        new = read_new(folder, {}, final=True, warmup_iterations=training_spec(job.spec).warmup_iterations)
+        lines = with_used(new.lines, training_spec(job.spec).warmup_iterations)
         return self._judged(job, folder, new.facts, lines, ending)[0]
+
+    def has_enough(self, log: bytes, spec: JobSpec) -> bool:
+        """Return whether a job that was ended early has a result, from the end of its log."""
+        return is_long_enough(log, training_spec(spec).warmup_iterations)
 
     def joules(self, power: MeanPower, metrics: Sequence[MeasuredMetric]) -> list[MeasuredMetric]:
         """Return the energy of an iteration and of a token."""

@@ -11,6 +11,7 @@ from itertools import pairwise
 from orchestrator.job_spec import JobSpec
 from orchestrator.ledger.measurements import MeasuredMetric
 from orchestrator.ledger.tables import IterationLine
+from orchestrator.megatron.axes import METRICS
 from orchestrator.megatron.logs.iteration_lines import (
     LARGEST,
     LONGEST_MS,
@@ -19,7 +20,6 @@ from orchestrator.megatron.logs.iteration_lines import (
     plausible_lines,
 )
 from orchestrator.megatron.logs.parse import LogFacts
-from orchestrator.megatron.metrics import METRICS
 from orchestrator.megatron.model import (
     computed_flops_per_iteration,
     flops_per_iteration,
@@ -27,6 +27,7 @@ from orchestrator.megatron.model import (
     padded_vocabulary,
     tflops_per_gpu,
 )
+from orchestrator.megatron.spec import training_spec
 from orchestrator.reading.gpu_samples import MeanPower
 from orchestrator.reading.statistics import ENOUGH_SAMPLES, RunningProgress, is_possible, sample_that_counts
 
@@ -77,7 +78,8 @@ def row_metrics(facts: LogFacts, spec: JobSpec) -> list[MeasuredMetric]:
     Alpa's benchmark prints its throughput, and not the mean time of its steps. The time is computed back from it: the
     program counts SC21's eq. 3 with recomputation, even if recomputation is off. All rates follow from that time.
     """
-    tflops, model, layout = facts.alpa.tflops if facts.alpa else None, spec.model, spec.layout
+    own, tflops = training_spec(spec), facts.alpa.tflops if facts.alpa else None
+    model, layout = own.model, own.layout
     if tflops is None or not math.isfinite(tflops) or model is None or layout is None:
         return []
     elapsed_ms = 1e3 * flops_per_iteration(model, layout.global_batch_size, True) / (tflops * 1e12 * layout.gpus)
@@ -138,6 +140,12 @@ def has_enough(lines: Sequence[IterationLine], planned: int) -> bool:
     return lines[-1].iteration >= planned or sum(line.used for line in lines) >= ENOUGH_SAMPLES
 
 
+def is_long_enough(log: bytes, warmup_iterations: int) -> bool:
+    """Return whether a job that was ended early has a result, from the end of its log."""
+    lines, _ = effective_lines(plausible_lines(iteration_lines(log))[0], last=None)
+    return bool(lines) and has_enough(with_used(lines, warmup_iterations), lines.planned[-1])
+
+
 def _lines_with_start_up(lines: Sequence[IterationLine]) -> int:
     """Return the number of first lines that contain the start-up: one, or two if the first is core_v0.16's extra line.
 
@@ -178,10 +186,11 @@ def _timing(elapsed_ms: Sequence[float], spec: JobSpec) -> Iterator[MeasuredMetr
     number counts other FLOPs in each version. Eq. 3 counts products that some programs do not compute. So there are two
     more shares of the peak: the computed share, if the job's record has `computes`, and the MFU.
     """
-    model, layout, training = spec.model, spec.layout, spec.training
+    own = training_spec(spec)
+    model, layout, training = own.model, own.layout, own.training
     if model is None or layout is None or training is None:
         return
-    gpus, batch, peak = layout.gpus, layout.global_batch_size, spec.peak_tflops
+    gpus, batch, peak = layout.gpus, layout.global_batch_size, own.peak_tflops
     timing = metric_of_samples("iteration_ms", elapsed_ms)
     median, spread = timing.value, timing.spread or 0.0
 
@@ -201,13 +210,13 @@ def _timing(elapsed_ms: Sequence[float], spec: JobSpec) -> Iterator[MeasuredMetr
     if not peak:
         return
     yield rate("percent_of_peak", 100 * tflops / peak)
-    if spec.computes:
+    if own.computes:
         computed = computed_flops_per_iteration(
             model,
             batch,
             training.recompute,
-            causal_attention=spec.computes.causal_attention,
-            skips_last_product=spec.computes.skips_last_product,
+            causal_attention=own.computes.causal_attention,
+            skips_last_product=own.computes.skips_last_product,
         )
         yield rate("percent_of_peak_computed", 100 * tflops_per_gpu(computed, median, gpus) / peak)
     yield rate("mfu_percent", model_flops_utilization(model, tokens_per_s / gpus, peak))
@@ -260,7 +269,8 @@ def _parameters(facts: LogFacts, spec: JobSpec) -> int | None:
     that all tensor-parallel ranks hold (norms, some biases, learned positions) are counted on each rank: under 1 % in
     the papers' models. Experts that are spread over data-parallel ranks are printed only in part, so the sum is None.
     """
-    layout, model = spec.layout, spec.model
+    own = training_spec(spec)
+    layout, model = own.layout, own.model
     if layout is None or model is None:
         return None
     tensor, pipeline = layout.tensor_parallel, layout.pipeline_parallel

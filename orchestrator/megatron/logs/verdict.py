@@ -27,12 +27,19 @@ from orchestrator.megatron.logs.parse import LogReport
 from orchestrator.megatron.logs.statistics import has_enough, mostly_skipped
 from orchestrator.megatron.model import Layout, ModelShape, padded_vocabulary, parameters_of_rank
 from orchestrator.megatron.programs import megatron_named
-from orchestrator.megatron.programs.base import AnyMegatronProgram
-from orchestrator.megatron.programs.sites import GPT2_TOKENS
+from orchestrator.megatron.programs.base import GPT2_TOKENS, AnyMegatronProgram
+from orchestrator.megatron.spec import training_spec
 from orchestrator.programs.command import read_flags
 from orchestrator.reading.causes import Cause
-from orchestrator.reading.failure import DECIDES_ANY_END, Ending
-from orchestrator.reading.verdict import Judgement, LogFindings, Mismatch, judgement_of, other_commit
+from orchestrator.reading.failure import (
+    DECIDES_ANY_END,
+    Ending,
+    Judgement,
+    LogFindings,
+    Mismatch,
+    judgement_of,
+    other_commit,
+)
 from orchestrator.text import counted
 
 _DEFAULT_DIVISOR = 128  # of --make-vocab-size-divisible-by, in every version
@@ -93,7 +100,8 @@ _SIZES = (
 
 def expected_of(row: JobRow | NewJob) -> Expected:
     """Return the planned configuration of a job. Jobs of older versions of repro may lack some values."""
-    layout, model, training = row.spec.layout, row.spec.model, row.spec.training
+    own = training_spec(row.spec)
+    layout, model, training = own.layout, own.model, own.training
     flags = read_flags(row.spec.arguments)
     data = row.gpus // layout.model_parallel if layout else None
     program = megatron_named(row.program)

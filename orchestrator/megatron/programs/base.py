@@ -10,30 +10,92 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, cast
 from orchestrator.catalog.case import Case
 from orchestrator.catalog.experiment import ScaleFields
 from orchestrator.catalog.library import Entry
+from orchestrator.config.model import Text, required
 from orchestrator.errors import Problem, ReproError
 from orchestrator.megatron.axes import MEGATRON
 from orchestrator.megatron.case import TrainingCase, training_case, training_view
-from orchestrator.megatron.logs.alpa import RowKey
+from orchestrator.megatron.logs.alpa import RowKey, row_pattern
 from orchestrator.megatron.memory import MemoryEstimate, MemoryFacts, estimate_memory
 from orchestrator.megatron.model import Layout, ModelShape, Training
 from orchestrator.megatron.programs.flags import fixed_argument
-from orchestrator.megatron.programs.sites import GPT2_TOKENS, CheckoutSite
 from orchestrator.megatron.rules import Dialect
 from orchestrator.programs.axes import ProgramNames
 from orchestrator.programs.command import BoundProgram, read_flags, without_flags
+from orchestrator.programs.needs import ProgramSite, PublicFile
 from orchestrator.programs.program import Processes
 from orchestrator.programs.record import JobContext, Program, Site
 
 if TYPE_CHECKING:
+    from orchestrator.config.model import Hardware
+    from orchestrator.job_spec import JobSpec
     from orchestrator.launch.run_options import CanaryJob
 
 USABLE_SHARE = 0.925
 """Share of a GPU's memory that tensors can use; the rest is the context, NCCL's buffers and fragments. Fitted to rows
 of Alpa's search (docs/explanation/predictions.md). ATC'24's figure 7 brackets it: 0.905 of 80 GB fit, 0.972 do not."""
 
+_LAST_ITERATION = "iteration +{iterations}/ *{iterations} "
+_PLANNED = "iteration +[0-9]+/ *{iterations} "
+_WORLD = (
+    "using world size: {gpus}, .*tensor-model-parallel size: {tensor_parallel}[^0-9]"
+    ".*pipeline-model-parallel size: {pipeline_parallel}([^0-9]|$)"
+)
+_NOT_FINITE = "number of nan iterations: *[1-9]|(lm loss|grad norm): *[-+]?([nN][aA][nN]|[iI][nN][fF])"
+
 ASSUMED_START_UP_S = 60.0
 """Seconds from the start of a job until its first iteration has ended, with container, process groups and data index:
 assumed, not measured."""
+
+
+GPT2_TOKENS = 50257
+"""Entries of GPT-2's vocabulary, which --vocab-file and --merge-file name."""
+
+LLAMA_TOKENS = 32000
+"""Entries of Llama's vocabulary. Programs with NullTokenizer are given at least as many."""
+
+
+# OpenAI's addresses. Size and checksum were computed from copies of both files, and tiktoken publishes the same
+# checksums for these addresses (tiktoken_ext/openai_public.py, `gpt2`).
+_OPENAI = "https://openaipublic.blob.core.windows.net/gpt-2/encodings/main"
+
+VOCABULARY = PublicFile(
+    field="vocab_file",
+    name="gpt2-vocab.json",
+    url=f"{_OPENAI}/encoder.json",
+    sha256="196139668be63f3b5d6574427317ae82f612a97c5d1cdaf36ed2256dbf636783",
+    bytes=1_042_301,
+)
+MERGES = PublicFile(
+    field="merge_file",
+    name="gpt2-merges.txt",
+    url=f"{_OPENAI}/vocab.bpe",
+    sha256="1ce1664773c50f3e0cc8842619a93edc4624525b728b188a9e0be33b7726adc5",
+    bytes=456_318,
+)
+GPT2_FILES = (VOCABULARY, MERGES)
+
+
+class CheckoutSite(ProgramSite):
+    """Path of a checkout of Megatron-LM, as jobs see it."""
+
+    checkout: Text = required(
+        "Folder of the checkout, at the commit that the paper or the program names.", "/shared/Megatron-LM"
+    )
+
+
+class MegatronSite(CheckoutSite):
+    """A checkout of Megatron-LM and the training data."""
+
+    data_path: Text = required(
+        "Tokenised data: the path of the .bin and .idx files, without the ending.", "/shared/data/gpt2_text_document"
+    )
+
+
+class VocabularySite(MegatronSite):
+    """A checkout of Megatron-LM, the training data and the two files of GPT-2's vocabulary."""
+
+    vocab_file: Text = required("The file gpt2-vocab.json.", "/shared/data/gpt2-vocab.json")
+    merge_file: Text = required("The file gpt2-merges.txt.", "/shared/data/gpt2-merges.txt")
 
 
 Checkout = TypeVar("Checkout", bound=CheckoutSite)
@@ -182,14 +244,26 @@ class MegatronProgram(Program, Generic[Site]):
         """Return the canary with what the log of this case must show."""
         of_case = training_case(case)
         layout = of_case.layout
-        return replace(
-            job,
-            iterations=case.iterations,
-            gpus=layout.gpus,
-            tensor_parallel=layout.tensor_parallel,
-            pipeline_parallel=layout.pipeline_parallel,
-            result_row=None if self.result_row is None else self.result_row(of_case.model, layout),
+        row = None if self.result_row is None else self.result_row(of_case.model, layout)
+        return with_log_checks(job, case.iterations, layout, row)
+
+    def spec_values(self, case: Case, program: BoundProgram, hardware: Hardware) -> Mapping[str, object]:
+        """Return model, layout, training, and what the rates of a job need."""
+        from orchestrator.megatron.spec import ComputedProducts, TrainingSpec
+
+        of_case = training_case(case)
+        computes = ComputedProducts(
+            causal_attention=self.causal_attention(of_case.training, program.arguments),
+            skips_last_product=self.time.skips_last_product,
         )
+        peak = hardware.peak(of_case.training.dtype) if case.device == "gpu" else None
+        return TrainingSpec(of_case.model, of_case.layout, of_case.training, computes, peak).to_json()
+
+    def exported_settings(self, case: Case, spec: JobSpec | None) -> Mapping[str, object]:
+        """Return the settings of model, layout and training."""
+        from orchestrator.megatron.spec import exported_settings
+
+        return exported_settings(training_case(case), spec)
 
     def all_arguments(self, case: TrainingCase, site: Site) -> list[str]:
         """Return the arguments of a case; ReproError if the program lacks a setting of it."""
@@ -234,6 +308,25 @@ class MegatronProgram(Program, Generic[Site]):
 
 
 AnyMegatronProgram = MegatronProgram[Any]
+
+
+def with_log_checks(job: CanaryJob, iterations: int, layout: Layout, row: RowKey | None = None) -> CanaryJob:
+    """Return the canary with the patterns of a complete log. `row` identifies the row of a program without iterations.
+
+    The verdict (`megatron.logs.verdict`) also compares the other settings of the configuration that ran.
+    """
+    from orchestrator.launch.run_options import FileCheck
+
+    sizes = {name: getattr(layout, name) for name in ("gpus", "tensor_parallel", "pipeline_parallel")}
+    last, planned = (pattern.format(iterations=iterations) for pattern in (_LAST_ITERATION, _PLANNED))
+    patterns = (_WORLD.format(**sizes),) if row is not None else (planned, _WORLD.format(**sizes))
+    checks = (FileCheck("log.txt", pattern) for pattern in patterns)
+    return replace(
+        job,
+        checks=(*job.checks, *checks, FileCheck("log.txt", _NOT_FINITE, must_match=False)),
+        whole=last if row is None else row_pattern(row),
+        has_samples=row is None,
+    )
 
 
 def _may_record(arguments: Sequence[str]) -> bool:

@@ -19,14 +19,19 @@ from pydantic import AfterValidator
 
 from orchestrator.config.model import Text, required
 from orchestrator.megatron.case import TrainingCase
-from orchestrator.megatron.logs import ALPA_PROGRAM
-from orchestrator.megatron.logs.alpa import TABLE, key_of_case
+from orchestrator.megatron.logs.alpa import ALPA_PROGRAM, TABLE, key_of_case
 from orchestrator.megatron.memory import MemoryFacts
 from orchestrator.megatron.model import ModelShape, Training
 from orchestrator.megatron.predictions import PlannedProgram
-from orchestrator.megatron.programs.base import TimeFacts, megatron_program
+from orchestrator.megatron.programs.base import (
+    GPT2_FILES,
+    GPT2_TOKENS,
+    CheckoutSite,
+    TimeFacts,
+    VocabularySite,
+    megatron_program,
+)
 from orchestrator.megatron.programs.flags import DROPOUT, flag_arguments, lacking, script_flags, site_flags
-from orchestrator.megatron.programs.sites import GPT2_FILES, GPT2_TOKENS, CheckoutSite, VocabularySite
 from orchestrator.programs.command import SYNTHETIC, BoundProgram, read_flags
 from orchestrator.programs.needs import Repository, TokenData
 from orchestrator.programs.record import JobContext
@@ -268,6 +273,7 @@ ALPA = PlannedProgram(
     program=_alpa_program,
     case_arguments_first=True,
     output_files=(TABLE,),
+    prints_iterations=False,
     tokens=lambda _model, _tensor_parallel: None,  # it does not pad
     result_row=lambda model, layout: key_of_case(model, layout.gpus),
     printed_settings=_printed_settings,

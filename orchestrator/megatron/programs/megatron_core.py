@@ -23,10 +23,16 @@ from orchestrator.config.model import Text, optional
 from orchestrator.megatron.case import TrainingCase
 from orchestrator.megatron.memory import MemoryFacts
 from orchestrator.megatron.predictions import PlannedProgram
-from orchestrator.megatron.programs.base import TimeFacts, megatron_program
+from orchestrator.megatron.programs.base import (
+    GPT2_FILES,
+    GPT2_TOKENS,
+    CheckoutSite,
+    TimeFacts,
+    VocabularySite,
+    megatron_program,
+)
 from orchestrator.megatron.programs.flags import RECOMPUTATION, Flags, flag_arguments, lacking, script_flags, site_flags
 from orchestrator.megatron.programs.megatron_2021 import SCHEDULE, SIZES
-from orchestrator.megatron.programs.sites import GPT2_FILES, GPT2_TOKENS, CheckoutSite, VocabularySite
 from orchestrator.programs.command import BoundProgram, read_flags
 from orchestrator.programs.needs import Repository, TokenData
 from orchestrator.programs.record import JobContext

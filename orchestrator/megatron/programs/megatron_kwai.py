@@ -13,7 +13,7 @@ from orchestrator.megatron.case import TrainingCase, training_case
 from orchestrator.megatron.memory import MemoryFacts, estimate_memory_atc24
 from orchestrator.megatron.model import ModelShape
 from orchestrator.megatron.predictions import PlannedProgram
-from orchestrator.megatron.programs.base import TimeFacts, megatron_program
+from orchestrator.megatron.programs.base import LLAMA_TOKENS, MegatronSite, TimeFacts, megatron_program
 from orchestrator.megatron.programs.flags import (
     RECOMPUTATION,
     flag_arguments,
@@ -23,7 +23,6 @@ from orchestrator.megatron.programs.flags import (
     site_flags,
 )
 from orchestrator.megatron.programs.megatron_2021 import compile_command
-from orchestrator.megatron.programs.sites import LLAMA_TOKENS, MegatronSite
 from orchestrator.programs.command import BoundProgram
 from orchestrator.programs.needs import Repository, TokenData
 from orchestrator.programs.record import JobContext

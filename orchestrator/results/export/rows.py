@@ -12,16 +12,13 @@ from typing import Annotated, Any
 from orchestrator.catalog.library import Entry
 from orchestrator.errors import Problem, ReproError, did_you_mean
 from orchestrator.fields import Column, Columns, Field, TableRow, columns_of, main_names, values_of
-from orchestrator.job_spec import JobSpec
 from orchestrator.ledger.attempts import attempt_origins, run_records
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.measurements import iterations_of
 from orchestrator.ledger.rows import JobRow
 from orchestrator.ledger.tables import Run, field_values
-from orchestrator.megatron.axes import AXES, SETTING_COLUMNS
-from orchestrator.megatron.case import TrainingCase
-from orchestrator.megatron.metrics import METRICS
 from orchestrator.money import recorded_price
+from orchestrator.programs.axes import DEVICE, GPUS
 from orchestrator.programs.metric import MetricDefinition, principal_metric, shares_beside
 from orchestrator.results.cases import Result
 from orchestrator.results.claims import ClaimVerdict
@@ -36,9 +33,6 @@ def _number_columns(metric: MetricDefinition) -> Iterator[Column]:
     if main:
         yield Column(f"{metric.name}_low", "number", "lower end of the 95 % interval", metric.unit)
         yield Column(f"{metric.name}_high", "number", "upper end of the 95 % interval", metric.unit)
-
-
-NUMBER_COLUMNS: tuple[Column, ...] = tuple(column for metric in METRICS.values() for column in _number_columns(metric))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +57,7 @@ class CaseRow(TableRow):
         int | None, Field("number of the repeat; with several repeats, the row is of the median one", of="row.repeat")
     ]
     scheduler_id: Annotated[str | None, Field("job id of the scheduler", of="row.scheduler_id")]
-    settings: Annotated[Mapping[str, Any], Columns(SETTING_COLUMNS)]
+    settings: Annotated[Mapping[str, Any], Columns(())]
     state: Annotated[str | None, Field("state from the scheduler: `COMPLETED`, `RUNNING`, ...", of="row.state", main=3)]
     verdict: Annotated[
         str | None, Field("`verified`, `partial` or `failed`; empty while the job is open", of="row.verdict", main=4)
@@ -109,7 +103,7 @@ class CaseRow(TableRow):
         int | None, Field("verified and partial repeats behind the numbers", of="timing.repeats", main=5)
     ]
     iterations_used: Annotated[int | None, Field("interval lines of the logs behind the numbers", of="timing.count")]
-    numbers: Annotated[Mapping[str, float | None], Columns(NUMBER_COLUMNS)]
+    numbers: Annotated[Mapping[str, float | None], Columns(())]
     no_energy: Annotated[
         str | None,
         Field("why the GPU samples gave no energy; empty if they did, or there are none", of="row.no_energy"),
@@ -156,26 +150,21 @@ class CaseRow(TableRow):
     git_dirty: Annotated[bool | None, Field("whether this checkout had changes", of="run.git_dirty")]
 
 
-CASE_COLUMNS: tuple[Column, ...] = columns_of(CaseRow)
-"""One row per case of the training programs."""
-
-
 def case_columns(entry: Entry) -> tuple[Column, ...]:
     """Return the columns of an experiment's cases: its axes and metrics, and what cases of all programs have.
 
     The column of an axis or a metric whose name is taken ends with `_axis` or `_metric`.
     """
-    if entry.names.exported:
-        return CASE_COLUMNS
-    return columns_of(CaseRow, settings=tuple(_axis_columns(entry).values()), numbers=_metric_columns(entry))
+    settings = entry.names.exported or tuple(_axis_columns(entry).values())
+    return columns_of(CaseRow, settings=settings, numbers=_metric_columns(entry))
 
 
-_SHARED = frozenset(column.name for column in columns_of(CaseRow, settings=(), numbers=()))
+_SHARED = {column.name: column for column in columns_of(CaseRow)}
 
 
 def _axis_columns(entry: Entry) -> dict[str, Column]:
     """Return the column of each axis that has values, and of the device and its number."""
-    device = {column.name: column for column in SETTING_COLUMNS if column.name in ("device", "gpus")}
+    device = {column.name: column for column in (DEVICE, GPUS)}
     given = entry.names.given.union(entry.described.output.key if entry.described is not None else ())
     return device | {
         axis: replace(column, name=f"{axis}_axis") if column.name in _SHARED else column
@@ -188,7 +177,7 @@ def metric_column(entry: Entry, metric: str) -> str:
     """Return the name of the column of a metric."""
     if entry.names.exported:
         return metric
-    taken = _SHARED.union(column.name for column in _axis_columns(entry).values())
+    taken = {*_SHARED, *(column.name for column in _axis_columns(entry).values())}
     is_taken = metric in taken or metric.removesuffix("_spread") in entry.metrics.keys() - {metric}
     return f"{metric}_metric" if is_taken else metric
 
@@ -204,7 +193,7 @@ JOB_COLUMNS = (
 """Columns of cases that the rows of iterations have, too."""
 
 ITERATION_COLUMNS: tuple[Column, ...] = (
-    *(column for column in CASE_COLUMNS if column.name in JOB_COLUMNS),
+    *(_SHARED[name] for name in JOB_COLUMNS),
     Column("iteration", "integer", "last iteration of the interval"),
     Column("elapsed_ms", "number", "mean time of an iteration in the interval", "ms"),
     Column("loss", "number", "language-model loss"),
@@ -256,11 +245,7 @@ def chosen_columns(entry: Entry, choice: str, *, iterations: bool = False) -> li
 Row = dict[str, Any]
 """Value, or None, of each column by its name."""
 
-_OF_FIGURE = ("case", "label", "model", "program", "tokens_billion")
-"""Axes whose values belong to the figure; another figure that shares the job may have other values."""
-
 _JOB_FIELDS = {"case": "case_name", "job": "job_id", "run": "run_id", "attempt": "number"}
-_TRAINING_FIELDS = ("dtype", "attention", "dropout", "iterations", "warmup_iterations")
 
 
 def export_rows(entry: Entry, results: Sequence[Result], ledger: Ledger | None = None) -> list[CaseRow]:
@@ -307,7 +292,7 @@ def _plain(value: Any) -> Any:
 def _row(entry: Entry, result: Result, runs: Mapping[int, Run]) -> Row:
     """Return the fields of the row of a case."""
     row = result.row
-    settings = _settings(result) if entry.names.exported else _settings_on_axes(entry, result)
+    settings = _settings(entry, result)
     run = runs.get(row.attempt_id) if row is not None else None
     on_gpus = settings["device"] == "gpu"
     metric = entry.experiment.axes.y.metric
@@ -321,22 +306,11 @@ def _row(entry: Entry, result: Result, runs: Mapping[int, Run]) -> Row:
     return values_of(CaseRow, named, result, **values)
 
 
-def _settings(result: Result) -> Row:
-    """Return the recorded settings of the job (the experiment may have been edited since), else the planned ones."""
-    case, spec = result.case, result.row.spec if result.row else None
-    ran = spec if spec is not None and spec.settings else case
-    settings = {**ran.settings, **{axis: case.settings.get(axis) for axis in _OF_FIGURE}}
-    values: Row = {AXES[axis].name: value for axis, value in settings.items() if axis in AXES}
-    if isinstance(ran, (JobSpec, TrainingCase)):
-        values |= {name: getattr(ran.training, name, None) for name in _TRAINING_FIELDS}
-        values |= {"family": ran.model and ran.model.family, "microbatches": ran.layout and ran.layout.microbatches}
-    values["device"] = ran.device
-    return {column.name: values.get(column.name) for column in SETTING_COLUMNS}
-
-
-def _settings_on_axes(entry: Entry, result: Result) -> Row:
-    """Return the values on the axes of the program. A row of the output has those of its key, too."""
+def _settings(entry: Entry, result: Result) -> Row:
+    """Return the settings of the job, or the planned ones. A row of the output has those of its key, too."""
     spec = result.row.spec if result.row else None
+    if entry.record is not None and entry.names.exported:
+        return dict(entry.record.exported_settings(result.case, spec))
     device = (spec.device if spec else None) or result.case.device
     values = {**(spec.settings if spec else {}), **result.case.settings, "device": device}
     return {column.name: values.get(axis) for axis, column in _axis_columns(entry).items()}
@@ -358,8 +332,7 @@ def _numbers(entry: Entry, result: Result) -> dict[str, float | None]:
         numbers += [metric.value, metric.spread] if metric else [None, None]
         if definition.is_principal:
             numbers += [metric.interval_low, metric.interval_high] if metric else [None, None]
-    columns = NUMBER_COLUMNS if entry.names.exported else _metric_columns(entry)
-    return {column.name: value for column, value in zip(columns, numbers, strict=True)}
+    return {column.name: value for column, value in zip(_metric_columns(entry), numbers, strict=True)}
 
 
 def _published(entry: Entry, result: Result) -> Row:

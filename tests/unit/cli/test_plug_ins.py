@@ -151,6 +151,8 @@ def assert_figure_is_reproduced(site: Site, packages: Path, folder: Path) -> Non
     assert "int(sys.argv[1]))' 2" in rendered
     done = call(site, packages, "submit", file, "--cluster", "local", "--wait")
     assert (done.returncode, "3 of 3 cases verified" in done.stdout) == (0, True), done.stderr
+    shown = call(site, packages, "status", file).stdout
+    assert "TFLOPS_PER_GPU" not in shown and "METRIC" in shown and "score 8" in shown
     collected = call(site, packages, "collect", file, "--where", "width=4", "--columns", "case,score").stdout
     (row,) = csv.DictReader(collected.splitlines())
     assert (row["case"], float(row["score"])) == ("width=4", 8.0)

@@ -8,7 +8,7 @@ import shlex
 import pytest
 import yaml
 
-from orchestrator.megatron.programs.sites import MERGES, VOCABULARY
+from orchestrator.megatron.programs.base import MERGES, VOCABULARY
 from orchestrator.programs.registry import programs
 from tests.stand_in_site import CHECKOUT
 from tests.unit.cli.calling import Caller

@@ -12,16 +12,17 @@ from typing import Any
 
 import pytest
 
-from orchestrator.results.export.rows import CASE_COLUMNS, ITERATION_COLUMNS
+from orchestrator.results.export.rows import ITERATION_COLUMNS, case_columns
 from tests.recorded_jobs import SimulatedSlurm, log_text
 from tests.stand_in_site import REPRO, Site
+from tests.unit.catalog.entries import figure_13
 from tests.unit.cli.calling import Caller
 
 pytestmark = pytest.mark.slow
 
 VERDICTS = [*["not judged"] * 5, "holds"]
 CASES = [f"pp={pp},tp={4 // pp},gbs={gbs}" for pp in (1, 2, 4) for gbs in (4, 16)]
-NAMES = [column.name for column in CASE_COLUMNS]
+NAMES = [column.name for column in case_columns(figure_13())]
 
 
 class Typed(io.StringIO):

@@ -20,18 +20,22 @@ from orchestrator.launch.run_options import (
     FAILURE_PATTERNS,
     LOG_TAIL_BYTES,
     CanaryJob,
+    FileCheck,
     FollowedJob,
     Gate,
-    _has_enough,
     equal_failures,
     failure_kind,
 )
 from orchestrator.megatron.logs.alpa import RowKey
 from orchestrator.megatron.logs.parse import read_log
+from orchestrator.megatron.logs.statistics import is_long_enough
+from orchestrator.megatron.model import Layout
+from orchestrator.megatron.programs.base import with_log_checks
 from orchestrator.reading.causes import cause
 from orchestrator.reading.failure import Ending, Failure, failure_of
 from orchestrator.reading.logs import log_blocks
 from orchestrator.reading.statistics import ENOUGH_SAMPLES
+from tests.recorded_jobs import job_row, job_spec
 from tests.unit.render.plans import TEMPLATES, plain_slurm, plans
 from tests.unit.render.stand_ins import Stage, cluster_and_plan, with_arguments
 from tests.waiting import wait_until
@@ -46,6 +50,8 @@ echo "the job's own output"
 printf '%s\\n' event=end exit_code=CODE at=2026-01-01T00:00:00Z host=h scheduler_id=s pid=$$ >"$folder/end"
 exit CODE
 """
+
+PLANNED = Layout(gpus=16, tensor_parallel=8, pipeline_parallel=2, micro_batch_size=1, global_batch_size=8)
 
 LOGS = Path(__file__).parents[1] / "reading" / "logs"
 
@@ -217,6 +223,10 @@ KINDS = {
 }
 
 
+def long_enough(log: bytes) -> bool:
+    return is_long_enough(log, warmup_iterations=0)
+
+
 def shell_kind(folder: Path) -> str | None:
     """What the gate's own function prints, with the options that an array sets."""
     text = render_queue([], folder / "lock", TEMPLATES, gate=Gate(folder.parent, stop_after=1))
@@ -240,14 +250,15 @@ def test_a_failure_has_one_kind_for_a_job_that_counts_it_and_for_repro(
     tmp_path: Path, code: int, log: bytes | None, kind: str | None
 ) -> None:
     folder = ended(tmp_path / "the run's" / "a", code, log)
-    assert failure_kind(folder) == shell_kind(folder) == kind
-    assert equal_failures([folder]) == ((1, kind) if kind else (0, ""))
+    assert failure_kind(folder, long_enough) == shell_kind(folder) == kind
+    row = replace(job_row(tmp_path), folder=str(folder), spec=job_spec(training={"warmup_iterations": 0}))
+    assert equal_failures([row]) == ((1, kind) if kind else (0, ""))
 
 
 @pytest.mark.parametrize("log", sorted(LOGS.glob("*.log")), ids=lambda log: log.stem)
 def test_the_class_in_a_real_log_is_the_same_for_a_job_and_for_repro(tmp_path: Path, log: Path) -> None:
     folder = ended(tmp_path / "a", 1, log.read_bytes())
-    assert failure_kind(folder) == shell_kind(folder)
+    assert failure_kind(folder, long_enough) == shell_kind(folder)
 
 
 def test_the_patterns_are_those_of_the_verdict() -> None:
@@ -260,7 +271,7 @@ def test_a_link_in_the_place_of_a_record_counts_for_nobody(tmp_path: Path) -> No
     real, folder = ended(tmp_path / "elsewhere" / "a", 1, b""), tmp_path / "run" / "a"
     folder.mkdir(parents=True)
     (folder / "end").symlink_to(real / "end")
-    assert failure_kind(folder) is None and shell_kind(folder) is None
+    assert failure_kind(folder, long_enough) is None and shell_kind(folder) is None
 
 
 # ---- --canary ------------------------------------------------------------------------------------------------
@@ -282,7 +293,8 @@ def canary(run: Run, log: str = "", code: int | None = 0, nodes_inside: int | No
     script.write_text(script.read_text().replace("pid=$$ >", f"pid=$$ {shlex.quote(record.strip())} >"))
     if code is None:
         script.write_text("#!/bin/bash\nexit 0\n")
-    return Gate(run.folder, canary=CanaryJob("pp=1 'x'", folder, 8, 16, 8, 2, nodes_inside))
+    inside = () if nodes_inside is None else (FileCheck("end", f"^inside_image={nodes_inside}/{nodes_inside}$"),)
+    return Gate(run.folder, canary=with_log_checks(CanaryJob("pp=1 'x'", folder, inside), 8, PLANNED))
 
 
 @pytest.mark.parametrize("nodes_inside", [None, 2])
@@ -364,7 +376,7 @@ def test_the_others_start_once_the_canary_is_partial(
     gate = canary(run, RAN + lines + (LIMIT.decode() if limit else ""), code)
     assert gate.canary is not None
     run.job("b")
-    run.start(replace(gate, canary=replace(gate.canary, iterations=400)))
+    run.start(replace(gate, canary=with_log_checks(replace(gate.canary, checks=()), 400, PLANNED)))
     assert ("b" in run.ran()) is starts
 
 
@@ -397,7 +409,7 @@ def test_a_job_counts_samples_and_skipped_iterations_as_the_verdict_does(tmp_pat
         (tmp_path / f"{index}.txt").write_bytes(log)
         calls.append(f"trained {tmp_path}/{index}.txt {ENOUGH_SAMPLES} && echo {index} || :")
     done = bash(tmp_path / "count.sh", "\n".join([function, *calls]))
-    expected = [str(index) for index, log in enumerate(logs) if _has_enough(log, warm_up)]
+    expected = [str(index) for index, log in enumerate(logs) if is_long_enough(log, warm_up)]
     assert done.stdout.split() == expected and done.stderr == ""
     assert 50 < len(expected) < len(logs) - 50
 
@@ -421,8 +433,9 @@ def test_the_check_of_a_canary_finds_in_a_real_log_what_the_verdict_finds(tmp_pa
     report, text = read_log(log.read_bytes()), log.read_bytes()
     world, last = report.facts.world, report.last_iteration or 1
     sizes = (world.world_size, world.tensor_parallel, world.pipeline_parallel) if world else (1, 1, 1)
+    layout = Layout(*sizes, 1, 8)
     (tmp_path / "log.txt").write_bytes(text)
-    job = CanaryJob("x", tmp_path, last, *sizes)
+    job = with_log_checks(CanaryJob("x", tmp_path), last, layout)
     patterns = [str(job.whole), *(check.pattern for check in job.checks if check.file == "log.txt")]
     matches = [
         bash(tmp_path / "check.sh", f"LC_ALL=C grep -aEqs {shlex.quote(pattern)} {tmp_path}/log.txt").returncode == 0
@@ -441,7 +454,7 @@ ALPA = RowKey(num_hosts=1, num_devices_per_host=4, parameters_billion=1.31340902
 def test_the_canary_of_alpas_benchmark_passes_with_the_row_of_its_case(run: Run, name: str) -> None:
     gate = canary(run, (LOGS / f"alpa-osdi22-{name}.log").read_text())
     assert gate.canary is not None
-    job = replace(gate.canary, iterations=3, gpus=4, tensor_parallel=1, pipeline_parallel=2, result_row=ALPA)
+    job = with_log_checks(replace(gate.canary, checks=()), 3, Layout(4, 1, 2, 1, 4), ALPA)
     run.job("b")
     run.start(replace(gate, canary=job))
     assert ("b" in run.ran()) is (name == "4-gpus")

@@ -14,7 +14,6 @@ import sqlalchemy as sa
 from orchestrator.catalog.experiment import ExpectedOutcome
 from orchestrator.clusters.resolve import Cluster
 from orchestrator.errors import ReproError, Unreachable
-from orchestrator.job_spec import ComputedProducts
 from orchestrator.launch import sbatch
 from orchestrator.launch.run_options import (
     CanaryJob,
@@ -38,6 +37,9 @@ from orchestrator.ledger.submissions import (
     record_submission,
 )
 from orchestrator.ledger.tables import ENDED, FAILED, NEVER_SUBMITTED, QUEUED, SUBMITTING, VERIFIED, Attempt
+from orchestrator.megatron.model import Layout
+from orchestrator.megatron.programs.base import with_log_checks
+from orchestrator.megatron.spec import ComputedProducts, training_spec
 from orchestrator.planning.plan import Plan
 from orchestrator.reading.failure import Failure
 from tests.recorded_jobs import new_ledger
@@ -107,7 +109,7 @@ def test_jobs_that_ask_for_the_same_are_one_submission_throttled_by_the_profile(
     assert [row.scheduler_id for row in rows] == [f"100_{n}" for n in range(6)]
     assert states(rows) == ["PENDING"] * 6 and {f"repro:{row.token}" for row in rows} == set(sender.slurm.taken())
     assert [row.spec.point["gbs"] for row in rows] == [4, 4, 4, 16, 16, 16]
-    assert rows[0].spec.computes == ComputedProducts(causal_attention=True, skips_last_product=True)
+    assert training_spec(rows[0].spec).computes == ComputedProducts(causal_attention=True, skips_last_product=True)
 
 
 def test_jobs_that_ask_for_different_things_are_submitted_one_by_one_without_an_array(sender: Sender) -> None:
@@ -122,7 +124,7 @@ def test_jobs_behind_a_canary_check_the_records_of_the_smallest_job(sender: Send
     smallest = sender.plans()[0]
     assert submitted.canary == smallest.identity
     folder = sender.site.folders.job(submitted.run_id, smallest.slug)
-    expected = CanaryJob(smallest.label, folder, 8, 4, 4, 1)
+    expected = with_log_checks(CanaryJob(smallest.label, folder), 8, Layout(4, 4, 1, 1, 4))
     files = list(sender.site.folders.submissions(submitted.run_id).glob("*.array.sh"))
     assert len(files) == 2  # the canary, and the others
     for script in (file.read_text() for file in files):

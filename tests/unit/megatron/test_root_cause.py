@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.megatron.logs.cause_lines import MEGATRON_LINES
+from orchestrator.megatron.logs.reader import MEGATRON_LINES
 from orchestrator.reading import causes
 from orchestrator.reading.cause_kinds import TOKENS
 from orchestrator.reading.causes import LONGEST_LINE, Cause, CauseFinder
-from orchestrator.reading.log_lines import BYTES_AFTER, BYTES_BEFORE, LogLine, parse_line
+from orchestrator.reading.logs import BYTES_AFTER, BYTES_BEFORE, LogLine, parse_line
 from tests.causes import megatron_cause
 
 TRAINED = (

@@ -9,7 +9,7 @@ import pytest
 from orchestrator.errors import ReproError
 from orchestrator.launch.supervise import failure_classes
 from orchestrator.ledger.tables import ENDED
-from orchestrator.megatron.logs.cause_lines import MEGATRON_LINES
+from orchestrator.megatron.logs.reader import MEGATRON_LINES
 from orchestrator.reading.causes import Cause, CauseFinder
 from orchestrator.reading.failure import (
     DECIDES_ANY_END,

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.megatron.logs import iteration_lines, scan
+from orchestrator.megatron.logs import fact_lines, iteration_lines
 from orchestrator.megatron.logs.alpa import table_rows
 from orchestrator.megatron.logs.fact_lines import DUMP_BEGINS
 from orchestrator.megatron.logs.iteration_lines import ITERATION_TOKEN
@@ -87,9 +87,9 @@ def test_any_log_gives_the_same_in_parts_and_as_a_whole(log: bytes, cuts: list[i
 @pytest.fixture
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """Use small blocks, so that a golden log is read like a large one."""
-    monkeypatch.setattr(scan, "_WINDOW_BYTES", 700)
-    monkeypatch.setattr(scan, "_SAMPLE_BYTES", 200)
-    monkeypatch.setattr(scan, "_BYTES_PER_BAR", 60)
+    monkeypatch.setattr(fact_lines, "_WINDOW_BYTES", 700)
+    monkeypatch.setattr(fact_lines, "_SAMPLE_BYTES", 200)
+    monkeypatch.setattr(fact_lines, "_BYTES_PER_BAR", 60)
     monkeypatch.setattr(iteration_lines, "_PIECE_BYTES", 350)
 
 

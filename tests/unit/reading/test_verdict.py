@@ -13,17 +13,23 @@ import pytest
 from orchestrator.catalog.expand import expand
 from orchestrator.ledger.rows import JobRow
 from orchestrator.ledger.tables import ENDED, RUNNING, IterationLine
-from orchestrator.megatron.logs.cause_lines import MEGATRON_LINES
 from orchestrator.megatron.logs.fact_lines import WorldLine
 from orchestrator.megatron.logs.iteration_lines import IterationLines
 from orchestrator.megatron.logs.parse import LogFacts, LogReport, read_log
+from orchestrator.megatron.logs.reader import MEGATRON_LINES
 from orchestrator.megatron.logs.statistics import with_used
 from orchestrator.megatron.logs.verdict import Expected, expected_of, judge
 from orchestrator.reading.causes import Cause, CauseFinder
 from orchestrator.reading.collect import measure
-from orchestrator.reading.failure import Ending, Failure, fails_as_published, ran_out_of_memory
+from orchestrator.reading.failure import (
+    OUT_OF_MEMORY,
+    Ending,
+    Failure,
+    Judgement,
+    fails_as_published,
+    ran_out_of_memory,
+)
 from orchestrator.reading.statistics import ENOUGH_SAMPLES
-from orchestrator.reading.verdict import OUT_OF_MEMORY, Judgement
 from tests.recorded_jobs import job_row, job_spec
 from tests.unit.catalog.entries import shipped
 

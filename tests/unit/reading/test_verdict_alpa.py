@@ -14,6 +14,7 @@ from orchestrator.ledger.measurements import Measurement
 from orchestrator.ledger.tables import RUNNING
 from orchestrator.megatron.logs.alpa import TABLE
 from orchestrator.megatron.model import flops_per_iteration, tflops_per_gpu
+from orchestrator.megatron.spec import training_spec
 from orchestrator.reading.collect import measure
 from tests.recorded_jobs import job_row
 from tests.unit.catalog.entries import find_case
@@ -91,7 +92,8 @@ def test_output_of_the_script_itself_is_verified_and_gives_the_time_of_a_step(tm
 
 def test_throughput_follows_from_equation_3_and_the_step_time_behind_the_printed_one(job: Job) -> None:
     metrics = {metric.name: metric for metric in job.measured().metrics}
-    model, layout = job.row.spec.model, job.row.spec.layout
+    own = training_spec(job.row.spec)
+    model, layout = own.model, own.layout
     assert model and layout
     assert metrics["iteration_ms"].value == pytest.approx(STEP_MS)
     planned = tflops_per_gpu(flops_per_iteration(model, layout.global_batch_size, True), STEP_MS, 4)
@@ -105,9 +107,9 @@ def test_throughput_follows_from_equation_3_and_the_step_time_behind_the_printed
 
 
 def test_reported_throughput_counts_recomputation_that_the_case_does_not_have(job: Job) -> None:
-    training = job.row.spec.training
-    assert training
-    job.row = replace(job.row, spec=replace(job.row.spec, training=replace(training, recompute="none")))
+    spec = job.row.spec
+    training = {**spec.own["training"], "recompute": "none"}
+    job.row = replace(job.row, spec=replace(spec, own={**spec.own, "training": training}))
     log = GOOD.replace(
         "activations_checkpoint_method ................... uniform",
         "activations_checkpoint_method ................... None",

@@ -13,9 +13,11 @@ from orchestrator.clusters.resolve import Cluster
 from orchestrator.launch.fetch import render_fetch
 from orchestrator.launch.images import render_import
 from orchestrator.launch.render import JobScript, render_array, render_job, render_queue
-from orchestrator.launch.run_options import CanaryJob, FollowedJob, Gate
+from orchestrator.launch.run_options import CanaryJob, FileCheck, FollowedJob, Gate
 from orchestrator.launch.submit import warm_ups
+from orchestrator.megatron.model import Layout
 from orchestrator.megatron.programs import find_megatron
+from orchestrator.megatron.programs.base import with_log_checks
 from orchestrator.paths import Folders
 from orchestrator.planning.plan import Plan
 from orchestrator.programs.needs import fetch_command
@@ -77,7 +79,8 @@ def _scripts(*names: str) -> list[JobScript]:
     return [JobScript(RUN / name / "job.sh", RUN / name) for name in names]
 
 
-GATE = Gate(RUN, stop_after=2, canary=CanaryJob("pp=1 'quoted'", RUN / "a b", 20, 8, 2, 4, 1))
+CANARY = CanaryJob("pp=1 'quoted'", RUN / "a b", (FileCheck("end", "^inside_image=1/1$"),))
+GATE = Gate(RUN, stop_after=2, canary=with_log_checks(CANARY, 20, Layout(8, 2, 4, 1, 4)))
 
 
 def _gated_array() -> str:

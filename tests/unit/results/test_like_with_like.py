@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from orchestrator.catalog.library import Entry
-from orchestrator.reading.noise import HOST_BOUND_PERCENT
+from orchestrator.reading.statistics import HOST_BOUND_PERCENT
 from orchestrator.results.cases import Result
 from orchestrator.results.claims import judge_claims
 from tests.recorded_jobs import measured_results

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.ledger.measurements import MeasuredMetric
-from orchestrator.reading.noise import MOST_NOISE
+from orchestrator.reading.statistics import MOST_NOISE
 from orchestrator.results.cases import T_975, CaseMetric, mean_metric
 from orchestrator.results.evidence import number_of
 

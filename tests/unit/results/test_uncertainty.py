@@ -14,7 +14,7 @@ from orchestrator.catalog.expand import expand
 from orchestrator.catalog.experiment import PublishedPoint
 from orchestrator.catalog.library import Entry
 from orchestrator.ledger.measurements import MeasuredMetric
-from orchestrator.megatron.metrics import METRICS
+from orchestrator.megatron.axes import METRICS
 from orchestrator.results.cases import CaseMetric, Result, mean_metric
 from orchestrator.results.claims import ClaimVerdict, judge_claims
 from orchestrator.results.comparison import compare_sides

@@ -27,7 +27,7 @@ TOY = '''
 
 from orchestrator.megatron.predictions import PlannedProgram
 from orchestrator.megatron.programs.base import megatron_program
-from orchestrator.megatron.programs.sites import CheckoutSite
+from orchestrator.megatron.programs.base import CheckoutSite
 from orchestrator.megatron.programs.megatron_2021 import MEMORY
 
 

@@ -18,9 +18,11 @@ from hypothesis import strategies as st
 from orchestrator.errors import ReproError
 from orchestrator.fields import Column
 from orchestrator.results.export.formats import as_parquet, is_formula, pieces, require_parquet
-from orchestrator.results.export.rows import CASE_COLUMNS, ITERATION_COLUMNS, Row
+from orchestrator.results.export.rows import ITERATION_COLUMNS, Row, case_columns
 from tests.unavailable import installed
+from tests.unit.catalog.entries import figure_13
 
+CASE_COLUMNS = case_columns(figure_13())
 NAMES = [column.name for column in CASE_COLUMNS]
 KIND = {column.name: column.kind for column in CASE_COLUMNS}
 

@@ -13,20 +13,19 @@ from orchestrator.job_spec import JobSpec
 from orchestrator.ledger.attempts import job_rows
 from orchestrator.ledger.measurements import MeasuredMetric
 from orchestrator.ledger.tables import IterationLine
-from orchestrator.megatron.axes import AXES
+from orchestrator.megatron.axes import AXES, METRICS
 from orchestrator.megatron.logs.parse import LogFacts
 from orchestrator.megatron.logs.statistics import joules, metrics
-from orchestrator.megatron.metrics import METRICS
 from orchestrator.reading.gpu_samples import MeanPower, read_samples
 from orchestrator.results.cases import Result, case_results, published_for
-from orchestrator.results.export.rows import CASE_COLUMNS, CaseRow, export_rows
+from orchestrator.results.export.rows import CaseRow, case_columns, export_rows
 from tests.cases import expand
 from tests.recorded_jobs import job_row, measured_results, new_ledger, new_run, record_jobs
 from tests.unit.catalog.entries import THREE_METHODS, entry_of, figure_13, shipped
 
 VERIFIED, FAILED, ABSENT = "pp=1,tp=4,gbs=4", "pp=2,tp=2,gbs=4", "pp=4,tp=1,gbs=16"
 SAMPLE = "2026/11/21 10:00:00.123, 0, 1000, 143771, 99, 690.5, 1755, 61, 0x0000000000000004\n"
-NAMES = [column.name for column in CASE_COLUMNS]
+NAMES = [column.name for column in case_columns(figure_13())]
 
 
 @pytest.fixture
