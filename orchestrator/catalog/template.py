@@ -104,9 +104,16 @@ _DRAFT = "https://json-schema.org/draft/2020-12/schema"
 def experiment_schema() -> JsonSchemaValue:
     """Return the JSON Schema (draft 2020-12) of an experiment.
 
-    `find_experiment` also checks rules about several fields, such as an axis in both `matrix` and `fixed`.
+    `find_experiment` also checks rules about several fields, such as an axis in both `matrix` and `fixed`, and claims
+    of further kinds.
     """
-    return {"$schema": _DRAFT, "title": "An experiment", **_with_groups(Experiment.model_json_schema(by_alias=True))}
+    schema = _with_groups(Experiment.model_json_schema(by_alias=True))
+    claims = schema["properties"]["claims"]
+    own = {"enum": list(claims["items"]["discriminator"]["mapping"])}
+    kind = {"description": "Kind of claim of an installed package.", "type": "string", "not": own}
+    added = {"type": "object", "properties": {"kind": kind}, "required": ["kind"]}
+    claims["items"] = {"anyOf": [claims["items"], added]}
+    return {"$schema": _DRAFT, "title": "An experiment", **schema}
 
 
 def paper_schema() -> JsonSchemaValue:

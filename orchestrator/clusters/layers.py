@@ -14,6 +14,7 @@ from copy import deepcopy
 from dataclasses import dataclass, replace
 from typing import Any
 
+from orchestrator.clusters.container import RUNTIMES
 from orchestrator.config.model import placeholders
 from orchestrator.config.yaml import Document, KeyPath, Location, YamlValue, children, dotted, nearest
 from orchestrator.errors import Problem, ReproError
@@ -165,7 +166,8 @@ def _example(layered: Layered, path: KeyPath, text: str) -> str:
     named = [key for key in path if isinstance(key, str)]
     name = re.sub(r"[^A-Za-z0-9]+", "-", named[-1]).strip("-")
     if path[:2] == ("container", "images"):
-        if layered.mapping("container").get("runtime") in ("shifter", "podman-hpc"):
+        runtime = RUNTIMES.find(str(layered.mapping("container").get("runtime")))
+        if runtime is not None and runtime.ending is None:
             return f"{EXAMPLE.lower()}/{name.lower()}:latest"
         return f"/{EXAMPLE}/{name}.sqsh"
     if text.startswith("<") and (named[-1] in _PATHS or path[:2] == ("container", "mounts")):

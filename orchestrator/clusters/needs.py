@@ -224,7 +224,7 @@ def unmounted(cluster: Cluster, items: Sequence[Item]) -> list[Item]:
     Empty for runtimes that mount file systems of the site by themselves.
     """
     container = cluster.profile.container
-    if container is None or container.runtime not in ("pyxis", "edf"):
+    if container is None or container.record.mounts_site:
         return []
     targets = [target for _, target in _mounts(cluster)]
     return [

@@ -166,7 +166,7 @@ def image_uri(cluster: Cluster, name: str) -> str:
     container = cluster.profile.container
     assert container is not None
     image = read_image(container.images[name])
-    return f"docker://{image.for_docker if container.runtime == 'apptainer' else image.for_enroot}"
+    return f"docker://{image.for_docker if container.record.imports_by == 'apptainer' else image.for_enroot}"
 
 
 @dataclass(frozen=True, slots=True)

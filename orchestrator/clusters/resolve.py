@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from orchestrator.clusters import cluster_names, is_overlay
-from orchestrator.clusters.container import FILE_RUNTIMES, read_image
+from orchestrator.clusters.container import read_image
 from orchestrator.clusters.layers import Layered, lay, with_examples
 from orchestrator.clusters.machine import Machine, this_machine
 from orchestrator.clusters.profile import ClusterProfile, NetworkFields
@@ -139,8 +139,8 @@ class Cluster:
         if container is None or given is None or given.startswith("<"):
             return given
         image, folder = read_image(given), self.profile.site.staging_folder
-        if image.path is None and folder is not None and container.runtime in FILE_RUNTIMES:
-            return f"{folder}/{image.file_stem}{FILE_RUNTIMES[container.runtime]}"
+        if image.path is None and folder is not None and container.record.ending is not None:
+            return f"{folder}/{image.file_stem}{container.record.ending}"
         return given
 
     def examples_for(self, program: str, image: str | None) -> list[str]:

@@ -56,13 +56,9 @@ class FailedNodes:
         if before.attempt_id not in self._by_attempt:
             self._by_attempt[before.attempt_id] = ()
             with contextlib.suppress(ReproError):  # a log that this user may not read proves nothing
-                log = log_blocks(Path(before.folder))
-                self._by_attempt[before.attempt_id] = failed_nodes(
-                    failure,
-                    log,
-                    self._allocation(plan, before),
-                    reader_of(plan.case.program, plan.case.described).lines,
-                )
+                log, program = log_blocks(Path(before.folder)), plan.case.described
+                lines = reader_of(plan.case.program, program.stored() if program is not None else None).lines
+                self._by_attempt[before.attempt_id] = failed_nodes(failure, log, self._allocation(plan, before), lines)
         return self._by_attempt[before.attempt_id]
 
     def _allocation(self, plan: Plan, before: AttemptRow) -> Allocation:
