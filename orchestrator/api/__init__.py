@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from orchestrator.planning.plan import *
     from orchestrator.planning.run_settings import *
     from orchestrator.planning.target import *
+    from orchestrator.programs.plug_ins import *
     from orchestrator.programs.registry import *
     from orchestrator.reading.failure import *
     from orchestrator.reading.job_status import *
@@ -113,7 +114,8 @@ _NAMES = {
     "results.export.formats": "csv_line require_parquet",
     "results.export.rows": "CaseRow Row export_rows main_columns",
     "results.outcome": "FigureOutcome JudgedClaim",
-    "programs.registry": "broken_programs program_name programs",
+    "programs.plug_ins": "broken_plug_ins",
+    "programs.registry": "program_name programs",
 }
 """Module -> its names that are exported. The imports above are for type checkers."""
 

@@ -370,11 +370,12 @@ def check_output(
     file cannot be read.
     """
     program = entry.described
-    if program is None:
+    if program is None or program.output.reader is not None:
         if log is None:
             return None
+        what = "describes no program" if program is None else "has a reader of a package"
         hint = "repro logs shows what was read of the log of a job"
-        raise ReproError(Problem(f"{entry.short_name} describes no program, so its output is not declared", hint=hint))
+        raise ReproError(Problem(f"{entry.short_name} {what}, so its output is not declared", hint=hint))
     example = program.output.example
     if log is None and example is None:
         return None

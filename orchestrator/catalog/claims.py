@@ -1,15 +1,22 @@
-"""Claims of a paper about its figure, as predicates over the metrics of its cases."""
+"""Kinds of claims of a paper about its figure: predicates over the metrics of its cases.
+
+Each kind is one class: its fields, the cases and metrics that it compares, and the name of the function that judges it.
+Packages add kinds by entry points of the group `repro.claims`.
+"""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Iterator
+from typing import Annotated, ClassVar, Literal, get_args
 
-from pydantic import Field, model_validator
-from pydantic_core import PydanticCustomError
+from pydantic import Field, ValidationInfo, ValidatorFunctionWrapHandler, WrapValidator, model_validator
+from pydantic_core import PydanticCustomError, PydanticKnownError
 
 from orchestrator.config.model import Count, Strict, Text, optional, required
+from orchestrator.config.yaml import KeyPath
 from orchestrator.job_spec import Value
-from orchestrator.programs.axes import ByAxis, MetricName, Settings
+from orchestrator.programs.axes import ByAxis, MetricName, Settings, checked_part
+from orchestrator.programs.plug_ins import Registry
 
 HowStated = Literal["printed", "derived"]
 
@@ -18,6 +25,16 @@ _KIND = "Kind of the claim. It decides which further fields the claim has."
 
 class ClaimFields(Strict):
     """Fields of every claim."""
+
+    # Function that judges a claim by its `results.evidence.Evidence`, as `module:name`; it returns a `ClaimFinding`.
+    judge: ClassVar[str]
+    compares: ClassVar[Literal["cases", "pairs", "losses", "outcomes"]] = "cases"
+    # Fields with the name of an axis, or with values by axis.
+    axis_fields: ClassVar[tuple[str, ...]] = ()
+    takes_tolerance: ClassVar[bool] = False
+    # It is not judged if another program ran, or one with changed arguments.
+    is_of_program: ClassVar[bool] = False
+    is_of_arguments: ClassVar[bool] = False
 
     id: Annotated[str, Field(pattern=r"^[a-z0-9-]+$")] = required(
         "Name of the claim in this file: small letters, digits and -.", "best-microbatch-is-2"
@@ -60,18 +77,33 @@ class ClaimFields(Strict):
 
     @model_validator(mode="after")
     def _tolerance_leaves_a_claim(self) -> ClaimFields:
-        if self.tolerance:
-            self._check_tolerance()
+        if self.tolerance and not self.takes_tolerance:
+            what = "must not be in this kind of claim, which has no number to apply it to"
+            raise _wrong_tolerance(what, "remove it")
+        for name, factor in (("at_least", 1 - self.tolerance), ("at_most", 1 + self.tolerance)):
+            if self.tolerance and (bound := getattr(self, name, None)) is not None:
+                _require_effect(bound, bound * factor)
         return self
-
-    def _check_tolerance(self) -> None:
-        """Raise ValueError if the claim has no number to apply the tolerance to, or if it could not fail with it."""
-        raise _wrong_tolerance("must not be in this kind of claim, which has no number to apply it to", "remove it")
 
     @property
     def reasons(self) -> dict[str, str]:
         """Return the reasons of `not_judged_because` that are for one scale each."""
         return self.not_judged_because if isinstance(self.not_judged_because, dict) else {}
+
+    @property
+    def other_experiment(self) -> str | None:
+        """Name of another experiment of the paper whose cases the claim compares with."""
+        return None
+
+    def metrics_of(self, default: str) -> list[str]:
+        """Return the metrics that the claim compares; `default` is its own, or that of the plot."""
+        return [default] if self.compares in ("cases", "pairs") else []
+
+    def axes(self) -> Iterator[tuple[KeyPath, str]]:
+        """Yield the axes that the claim names, with their paths."""
+        for name in self.axis_fields:
+            value = getattr(self, name)
+            yield from [((name,), value)] if isinstance(value, str) else (((name, axis), axis) for axis in value)
 
     def why_not_at(self, scale: str) -> str:
         """Return why the claim is not judged at a scale."""
@@ -96,6 +128,8 @@ def _require_effect(bound: float, allowed: float) -> None:
 class PeakClaim(ClaimFields):
     """The best case of each series has this value on an axis; `gpus_per_node` is the cluster's number."""
 
+    judge = "orchestrator.results.claims:judge_peak"
+    axis_fields = ("at",)
     kind: Literal["peak"] = required(_KIND)
     at: ByAxis[Value] = required(
         "Values of the best case, by axis: a value of the axis, or `gpus_per_node`.",
@@ -107,18 +141,19 @@ class PeakClaim(ClaimFields):
 class SpreadClaim(ClaimFields):
     """In at least one series the best case is at least `at_least` times as fast as the worst."""
 
+    judge = "orchestrator.results.claims:judge_spread"
+    takes_tolerance = True
     kind: Literal["spread"] = required(_KIND)
     at_least: Annotated[float, Field(gt=1)] = required(
         "Smallest ratio of the best case to the worst case of a line, a factor above 1.", 1.15
     )
 
-    def _check_tolerance(self) -> None:
-        _require_effect(self.at_least, self.at_least * (1 - self.tolerance))
-
 
 class GainClaim(ClaimFields):
     """At the largest value of `where_largest` the metric grows from the smallest to the largest value of `along`."""
 
+    judge = "orchestrator.results.claims:judge_gain"
+    axis_fields = ("along", "where_largest")
     kind: Literal["gain"] = required(_KIND)
     along: Text = required("Axis whose smallest and largest values are compared.", "gbs")
     where_largest: Text = required("Axis whose largest value selects the cases.", "pp")
@@ -127,15 +162,15 @@ class GainClaim(ClaimFields):
 class TrendClaim(ClaimFields):
     """In each series the metric falls, or rises, monotonically along an axis."""
 
+    judge = "orchestrator.results.claims:judge_trend"
+    takes_tolerance = True
+    axis_fields = ("along",)
     kind: Literal["trend"] = required(_KIND)
     along: Text = required("Axis whose values are in ascending order.", "pp")
     direction: Literal["falls", "rises"] = required(
         "Direction of every step. With `tolerance`, a step may go the other way by this share, and the last value "
         "must still be beyond the first one."
     )
-
-    def _check_tolerance(self) -> None:
-        """Accept every tolerance, because the ends of the line have none."""
 
 
 class PairFields(ClaimFields):
@@ -154,10 +189,18 @@ class PairFields(ClaimFields):
         """Return the axes on which the two cases of a pair may differ."""
         return {*self.of, *self.over}
 
+    @property
+    def other_experiment(self) -> str | None:
+        """Name of the experiment of the cases `over`, if it is another one."""
+        return self.experiment
+
 
 class RatioClaim(PairFields):
     """The metric of the cases `of` over that of the cases `over`. Two cases that differ in nothing else are a pair."""
 
+    judge = "orchestrator.results.claims:judge_ratio"
+    compares = "pairs"
+    takes_tolerance = True
     kind: Literal["ratio"] = required(_KIND)
     pick: Literal["each", "largest", "smallest", "best"] = optional(
         "Ratio that is judged: that of each pair, the largest or smallest of all pairs, or that of the best case of "
@@ -177,16 +220,13 @@ class RatioClaim(PairFields):
             raise ValueError(f"no ratio is at least {self.at_least:g} and at most {self.at_most:g}")
         return self
 
-    def _check_tolerance(self) -> None:
-        if self.at_least is not None:
-            _require_effect(self.at_least, self.at_least * (1 - self.tolerance))
-        if self.at_most is not None:
-            _require_effect(self.at_most, self.at_most * (1 + self.tolerance))
-
 
 class ClosesClaim(PairFields):
     """The gap between the cases `of` and `over` is smaller at the largest value of an axis than at the smallest."""
 
+    judge = "orchestrator.results.claims:judge_closes"
+    compares = "pairs"
+    axis_fields = ("along",)
     kind: Literal["closes"] = required(_KIND)
     along: Text = required("Axis: the gap at its largest value must be smaller than at its smallest.", "gbs")
 
@@ -194,18 +234,24 @@ class ClosesClaim(PairFields):
 class PublishedClaim(ClaimFields):
     """Every published number of these metrics is reproduced within the tolerance."""
 
+    judge = "orchestrator.results.claims:judge_published"
+    takes_tolerance = is_of_program = is_of_arguments = True
     kind: Literal["published"] = required(_KIND)
     metrics: Annotated[list[MetricName], Field(min_length=1)] = required(
         "Metrics whose published numbers are compared.", ["tflops_per_gpu"]
     )
 
-    def _check_tolerance(self) -> None:
-        """Accept every tolerance below 1."""
+    def metrics_of(self, default: str) -> list[str]:  # noqa: ARG002
+        """Return the metrics with published numbers."""
+        return list(self.metrics)
 
 
 class OutcomeClaim(ClaimFields):
     """The selected cases end with this outcome."""
 
+    judge = "orchestrator.results.claims:judge_outcome"
+    compares = "outcomes"
+    is_of_program = is_of_arguments = True
     kind: Literal["outcome"] = required(_KIND)
     outcome: Literal["ok", "oom"] = required("ok: the cases end successfully. oom: they run out of memory.")
 
@@ -213,15 +259,15 @@ class OutcomeClaim(ClaimFields):
 class LossCurveClaim(PairFields):
     """From an iteration on, the smoothed losses of two cases differ by at most the tolerance."""
 
+    judge = "orchestrator.results.claims:judge_loss_curves"
+    compares = "losses"
+    takes_tolerance = is_of_program = True
     kind: Literal["loss curves"] = required(_KIND)
     from_iteration: Count = required("First of the iterations that are compared.", 20)
     smoothed_over: Count = required("Number of iterations of the moving mean.", 10)
 
-    def _check_tolerance(self) -> None:
-        """Accept every tolerance below 1."""
 
-
-Claim = Annotated[
+_Own = (
     PeakClaim
     | SpreadClaim
     | GainClaim
@@ -230,6 +276,35 @@ Claim = Annotated[
     | ClosesClaim
     | PublishedClaim
     | OutcomeClaim
-    | LossCurveClaim,
-    Field(discriminator="kind"),
-]
+    | LossCurveClaim
+)
+
+
+_OWN = {get_args(kind.model_fields["kind"].annotation)[0]: kind for kind in get_args(_Own)}
+
+
+def _checked(name: str, found: object) -> type[ClaimFields]:
+    if not (isinstance(found, type) and issubclass(found, ClaimFields)) or not hasattr(found, "judge"):
+        raise TypeError("is not a class of catalog.claims.ClaimFields with a judge")
+    field = found.model_fields.get("kind")
+    if field is None or get_args(field.annotation) != (name,):
+        raise TypeError(f"has no field `kind: Literal[{name!r}]`")
+    return found
+
+
+KINDS = Registry[type[ClaimFields]]("repro.claims", _checked, _OWN)
+
+
+def _read(value: object, read_own: ValidatorFunctionWrapHandler, info: ValidationInfo) -> object:
+    """Return the claim, of a kind of `repro` or of a package."""
+    kind = value.get("kind") if isinstance(value, dict) else None
+    if not isinstance(kind, str) or kind in _OWN:
+        return read_own(value)
+    if (model := KINDS.find(kind)) is not None:
+        return checked_part(model, value, info.context)
+    names = ", ".join(map(repr, KINDS.names()))
+    raise PydanticKnownError("union_tag_invalid", {"discriminator": "'kind'", "tag": kind, "expected_tags": names})
+
+
+Claim = Annotated[_Own, Field(discriminator="kind"), WrapValidator(_read)]
+"""A claim in YAML. One of a package is of another class."""

@@ -77,7 +77,7 @@ def expand(entry: Entry, scale: str = PAPER) -> list[Case]:
 def _pair_problems(entry: Entry, scale: str, cases: Sequence[Case]) -> Iterator[Problem]:
     """Yield the claims about two experiments that have no pair of cases at a scale at which they are judged."""
     for i, claim in enumerate(entry.experiment.claims):
-        name = claim.experiment if isinstance(claim, PairFields) else None
+        name = claim.other_experiment
         if not isinstance(claim, PairFields) or name is None or scale not in claim.judged_at:
             continue
         other = entry.others[name]

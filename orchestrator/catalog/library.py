@@ -11,7 +11,6 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from orchestrator.catalog.claims import ClosesClaim, GainClaim, PairFields, PeakClaim, TrendClaim
 from orchestrator.catalog.experiment import GROUPS, CodeFields, Experiment, Paper, ScaleFields, scale_names
 from orchestrator.config.model import read_model
 from orchestrator.config.yaml import Document, KeyPath, read_document, shown
@@ -365,7 +364,7 @@ def _others(
     others: dict[str, Entry] = {}
     problems: list[Problem] = []
     for i, claim in enumerate(experiment.claims):
-        other = claim.experiment if isinstance(claim, PairFields) else None
+        other = claim.other_experiment
         if other is None or other in others:
             continue
         full, location = f"{folder}/{other}", str(document.place(("claims", i, "experiment")))
@@ -458,12 +457,7 @@ def _named_axes(experiment: Experiment) -> Iterator[tuple[KeyPath, str]]:
     if experiment.cases is not None:
         yield from ((("named_by", i), axis) for i, axis in enumerate(experiment.named_by))
     for i, claim in enumerate(experiment.claims):
-        if isinstance(claim, PeakClaim):
-            yield from ((("claims", i, "at", axis), axis) for axis in claim.at)
-        elif isinstance(claim, (GainClaim, TrendClaim, ClosesClaim)):
-            yield ("claims", i, "along"), claim.along
-        if isinstance(claim, GainClaim):
-            yield ("claims", i, "where_largest"), claim.where_largest
+        yield from ((("claims", i, *path), axis) for path, axis in claim.axes())
 
 
 def named_values(fields: ScaleFields, axis: str, *, to_run: bool = False) -> Iterator[tuple[KeyPath, Value]]:

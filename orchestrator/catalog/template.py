@@ -101,11 +101,18 @@ def new_experiment(file: Path | str) -> list[Path]:
 def experiment_schema(*, of_paper: bool = False) -> JsonSchemaValue:
     """Return the JSON Schema (draft 2020-12) of an experiment, or of `paper.yaml`.
 
-    `find_experiment` also checks rules about several fields, such as an axis in both `matrix` and `fixed`.
+    `find_experiment` also checks rules about several fields, such as an axis in both `matrix` and `fixed`, and claims
+    of further kinds.
     """
     title, model = ("A paper", Paper) if of_paper else ("An experiment", Experiment)
-    draft = "https://json-schema.org/draft/2020-12/schema"
-    return {"$schema": draft, "title": title, **_with_groups(model.model_json_schema(by_alias=True))}
+    schema = _with_groups(model.model_json_schema(by_alias=True))
+    if not of_paper:
+        claims = schema["properties"]["claims"]
+        own = {"enum": list(claims["items"]["discriminator"]["mapping"])}
+        kind = {"description": "Kind of claim of an installed package.", "type": "string", "not": own}
+        added = {"type": "object", "properties": {"kind": kind}, "required": ["kind"]}
+        claims["items"] = {"anyOf": [claims["items"], added]}
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": title, **schema}
 
 
 def experiment_schema_text(*, of_paper: bool = False) -> str:

@@ -380,7 +380,7 @@ def list_programs() -> None:
     put(programs=rows)
     cells = [as_row(row) | {"commit": (row.commit or "")[:12], "needs": ", ".join(row.needs)} for row in rows]
     table(cells, list(cells[0]))
-    for problem in api.broken_programs():
+    for problem in api.broken_plug_ins():
         message(f"note: {problem}")
     suggest("the source of each", "programs show", rows[0].program)
 

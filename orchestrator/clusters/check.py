@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
@@ -16,6 +16,7 @@ from orchestrator.clusters.program import CORRECT, FetchRecord, SitePath, needed
 from orchestrator.clusters.resolve import Cluster
 from orchestrator.config.yaml import KeyPath, dotted
 from orchestrator.errors import did_you_mean, names_hint, there_are
+from orchestrator.programs.plug_ins import called
 from orchestrator.programs.registry import find_program, known_program
 from orchestrator.slurm.notation import format_time_limit, time_limit_s
 from orchestrator.slurm.site import Association, NodeKind, Partition, Site
@@ -176,6 +177,68 @@ def open_fields(cluster: Cluster) -> Iterator[Finding]:
                 yield Finding(f"hardware.{fact}", "login", "later", message, location, f"add hardware: {fact}:")
 
 
+def field_finding(cluster: Cluster, field: str, result: Result, message: str, hint: str | None = None) -> Finding:
+    """Return a finding about a field of the profile, such as `slurm.qos`."""
+    return Finding(field, "login", result, message, cluster.location(tuple(field.split("."))), hint)
+
+
+def check_program(cluster: Cluster, _: Site) -> list[Finding]:
+    """Check that this machine has the program of a container runtime."""
+    container = cluster.profile.container
+    assert container is not None
+    if there := shutil.which(container.runtime):
+        return [field_finding(cluster, "container.runtime", "ok", there)]
+    message = f"this machine has no {container.runtime}; nodes may have it"
+    return [field_finding(cluster, "container.runtime", "unknown", message, "use --job")]
+
+
+def check_edf(cluster: Cluster, site: Site) -> list[Finding]:
+    """Check that srun has the option of CSCS's container engine."""
+    if "environment" in site.srun.names:
+        return [field_finding(cluster, "container.runtime", "ok", "srun has --environment")]
+    hint = "edf needs the container engine of CSCS; set runtime: pyxis on other sites"
+    return [field_finding(cluster, "container.runtime", "wrong", "srun has no --environment", hint)]
+
+
+def check_pyxis(cluster: Cluster, site: Site) -> list[Finding]:
+    """Check that srun has the options of pyxis that the profile needs."""
+    if not site.srun.has_pyxis:
+        hint, what = "install pyxis, or remove container: from the profile", "no --container-image, the option of pyxis"
+        return [field_finding(cluster, "container.runtime", "wrong", f"srun has {what}", hint)]
+    oldest, too_new = site.srun.pyxis_versions or ("0", None)
+    newest = f", older than {too_new}" if too_new else " or newer"
+    fits = f"srun's options are those of pyxis {oldest}{newest}"
+    runtime = field_finding(cluster, "container.runtime", "ok", fits)
+    return [runtime, *_pyxis_version(cluster, site.srun.pyxis, oldest, too_new, fits)]
+
+
+def _pyxis_version(
+    cluster: Cluster, there: Collection[str], oldest: str, too_new: str | None, fits: str
+) -> Iterator[Finding]:
+    container = cluster.profile.container
+    assert container is not None
+    needs = {
+        "container.pass_env": (container.pass_env, "container-env"),
+        "env_from": (cluster.profile.env_from, "container-env"),
+        "container.writable": (container.writable, "container-writable"),
+    }
+    for field, (is_used, option) in needs.items():
+        if is_used and option not in there:
+            hint = f"{fits}; install a newer version, or remove {field}:"
+            yield field_finding(cluster, field, "wrong", f"this pyxis has no --{option}", hint)
+    if container.version is None:
+        if not container.writable and "container-readonly" not in there:
+            hint, what = f'{fits}; set container: version: "{oldest}"', "this pyxis has no --container-readonly"
+            yield field_finding(cluster, "container.version", "wrong", what, hint)
+        return
+    version = release(container.version)
+    if version < release(oldest) or (too_new is not None and version >= release(too_new)):
+        message = f"is {container.version}, but {fits}"
+        yield field_finding(cluster, "container.version", "wrong", message, f'set version: "{oldest}"')
+    else:
+        yield field_finding(cluster, "container.version", "ok", container.version)
+
+
 class _SiteChecks:
     """Checks of a profile against Slurm and its accounting. Each method checks one subject.
 
@@ -200,7 +263,7 @@ class _SiteChecks:
 
     def _at(self, field: str, result: Result, message: str, hint: str | None = None) -> Finding:
         """Return a finding about a field of the profile, such as `slurm.qos`."""
-        return Finding(field, "login", result, message, self.cluster.location(tuple(field.split("."))), hint)
+        return field_finding(self.cluster, field, result, message, hint)
 
     def _named(self, field: str, name: str, names: Sequence[str], unknown: str) -> Finding:
         """Return whether a name is one of Slurm's names."""
@@ -349,53 +412,9 @@ class _SiteChecks:
 
     def container(self) -> Iterator[Finding]:
         """Check the container runtime against the options of srun."""
-        container, srun = self.cluster.profile.container, self.site.srun
-        if container is None:
-            return
-        if container.runtime in ("apptainer", "shifter", "podman-hpc"):
-            if there := shutil.which(container.runtime):
-                yield self._at("container.runtime", "ok", there)
-            else:
-                message = f"this machine has no {container.runtime}; nodes may have it"
-                yield self._at("container.runtime", "unknown", message, "use --job")
-        elif container.runtime == "edf" and "environment" in srun.names:
-            yield self._at("container.runtime", "ok", "srun has --environment")
-        elif container.runtime == "edf":
-            hint = "edf needs the container engine of CSCS; set runtime: pyxis on other sites"
-            yield self._at("container.runtime", "wrong", "srun has no --environment", hint)
-        elif not srun.has_pyxis:
-            hint = "install pyxis, or remove container: from the profile"
-            yield self._at("container.runtime", "wrong", "srun has no --container-image, the option of pyxis", hint)
-        else:
-            oldest, too_new = srun.pyxis_versions or ("0", None)
-            newest = f", older than {too_new}" if too_new else " or newer"
-            fits = f"srun's options are those of pyxis {oldest}{newest}"
-            yield self._at("container.runtime", "ok", fits)
-            yield from self._pyxis_version(oldest, too_new, fits)
-
-    def _pyxis_version(self, oldest: str, too_new: str | None, fits: str) -> Iterator[Finding]:
         container = self.cluster.profile.container
-        assert container is not None
-        needs = {
-            "container.pass_env": (container.pass_env, "container-env"),
-            "env_from": (self.cluster.profile.env_from, "container-env"),
-            "container.writable": (container.writable, "container-writable"),
-        }
-        for field, (is_used, option) in needs.items():
-            if is_used and option not in self.site.srun.pyxis:
-                hint = f"{fits}; install a newer version, or remove {field}:"
-                yield self._at(field, "wrong", f"this pyxis has no --{option}", hint)
-        if container.version is None:
-            if not container.writable and "container-readonly" not in self.site.srun.pyxis:
-                hint = f'{fits}; set container: version: "{oldest}"'
-                yield self._at("container.version", "wrong", "this pyxis has no --container-readonly", hint)
-            return
-        version = release(container.version)
-        if version < release(oldest) or (too_new is not None and version >= release(too_new)):
-            message = f"is {container.version}, but {fits}"
-            yield self._at("container.version", "wrong", message, f'set version: "{oldest}"')
-        else:
-            yield self._at("container.version", "ok", container.version)
+        if container is not None:
+            yield from called(container.record.check, "check", list, self.cluster, self.site)
 
     def account(self) -> Iterator[Finding]:
         """Check the account."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import (
@@ -17,8 +18,10 @@ from pydantic import (
     WithJsonSchema,
     model_validator,
 )
+from pydantic_core import PydanticKnownError
 
 from orchestrator.config.model import Strict, Text, optional, required
+from orchestrator.programs.plug_ins import Registry
 
 When = Literal["nodes > 1", "nodes == 1"]
 """Condition on the number of nodes. Network settings are for several nodes, and can slow down or break one node."""
@@ -26,9 +29,6 @@ When = Literal["nodes > 1", "nodes == 1"]
 _WHEN = "Number of nodes of the jobs to which this applies."
 
 _NAME = re.compile(r"\{([^{}]*)\}")
-
-FILE_RUNTIMES: Mapping[str, str] = {"pyxis": ".sqsh", "edf": ".sqsh", "apptainer": ".sif"}
-"""Runtimes that read images from files, with the extension of these files."""
 
 
 def holds(when: When | None, nodes: int) -> bool:
@@ -92,13 +92,81 @@ def checked_names(text: str, supported: Collection[str]) -> str:
 RUN_NAMES = ("job_id", "user")
 """Names in braces that a mount may contain. The job replaces them."""
 
-Runtime = Literal["pyxis", "edf", "shifter", "podman-hpc", "apptainer"]
-
 EXPANDED_BY_PYXIS = '$`"\\'
 """Characters that a mount must not contain. pyxis writes mounts into a shell script that enroot runs on the node."""
 
-# The first pyxis version with each option (its changelog).
-_PYXIS_SINCE = {"writable": (0, 11), "pass_env": (0, 15)}
+
+@dataclass(frozen=True, slots=True)
+class ContainerRuntime:
+    """Program that starts containers.
+
+    `fields` are the fields of `container:` that it supports and others do not. `ending` is that of image files; a
+    runtime without it has a store of its own, to which the command `pull` adds an image. `since` is the first version
+    with a field. `mounts_site`: containers see the file systems of the site without `mounts`. `options` returns the
+    options of a job (`launch.directives.Wrapping`), and `check` the findings about a profile; both are names of
+    functions, `module:name`. `template` is the script of a job, by default `templates/sbatch_NAME.sh.j2`.
+    """
+
+    name: str
+    options: str
+    fields: tuple[str, ...]
+    ending: str | None = None
+    pull: str | None = None
+    since: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    mounts_site: bool = True
+    check: str = "orchestrator.clusters.check:check_program"
+    template: Path | None = None
+
+    @property
+    def script(self) -> str:
+        """Name of the template: that of a package is a path below the root."""
+        return f"sbatch_{self.name.replace('-', '_')}.sh.j2" if self.template is None else str(self.template)[1:]
+
+    @property
+    def imports_by(self) -> str:
+        """Program that writes an image of a registry to a file."""
+        return "apptainer" if self.ending == ".sif" else "enroot"
+
+
+_LAUNCH, _CHECK = "orchestrator.launch.directives", "orchestrator.clusters.check"
+_OWN = (
+    ContainerRuntime(
+        "pyxis",
+        f"{_LAUNCH}:pyxis",
+        ("pass_env", "writable", "mount_home"),
+        ".sqsh",
+        since={"writable": (0, 11), "pass_env": (0, 15)},  # its changelog
+        mounts_site=False,
+        check=f"{_CHECK}:check_pyxis",
+    ),
+    ContainerRuntime(
+        "edf",
+        f"{_LAUNCH}:edf",
+        ("writable", "mount_home", "annotations"),
+        ".sqsh",
+        mounts_site=False,
+        check=f"{_CHECK}:check_edf",
+    ),
+    ContainerRuntime("shifter", f"{_LAUNCH}:shifter", ("modules", "options"), pull="shifterimg pull"),
+    ContainerRuntime("podman-hpc", f"{_LAUNCH}:podman", ("pass_env", "mount_home", "options"), pull="podman-hpc pull"),
+    ContainerRuntime("apptainer", f"{_LAUNCH}:apptainer", ("writable", "mount_home", "options"), ".sif"),
+)
+
+
+def _checked(name: str, found: object) -> ContainerRuntime:
+    if not isinstance(found, ContainerRuntime) or found.name != name:
+        raise TypeError(f"is not a clusters.container.ContainerRuntime of the name {name}")
+    return found
+
+
+RUNTIMES = Registry("repro.runtimes", _checked, {runtime.name: runtime for runtime in _OWN})
+
+
+def _known_runtime(name: str) -> str:
+    if RUNTIMES.find(name) is None:
+        *names, last = map(repr, RUNTIMES.names())
+        raise PydanticKnownError("literal_error", {"expected": f"{', '.join(names)} or {last}"})
+    return name
 
 
 def _mount(value: str) -> str:
@@ -143,14 +211,19 @@ def _not_none(value: object) -> object:
     return value
 
 
+_RUNTIME_SCHEMA = WithJsonSchema(
+    {"anyOf": [{"type": "string", "enum": [runtime.name for runtime in _OWN]}, {"type": "string"}]}
+)
+
+
 class ContainerFields(Strict):
     """Container runtime, images and mounts.
 
     The script also passes `mount_home` and `writable` if they are false, because the defaults differ between sites.
     """
 
-    runtime: Annotated[Runtime, BeforeValidator(_not_none)] = required(
-        "Program that starts containers. edf is the `--environment` option of srun at CSCS."
+    runtime: Annotated[str, BeforeValidator(_not_none), AfterValidator(_known_runtime), _RUNTIME_SCHEMA] = required(
+        "Program that starts containers. edf is the `--environment` option of srun at CSCS.", "pyxis"
     )
     version: Annotated[str, Field(pattern=r"^[0-9]+(\.[0-9]+)*$")] | None = optional(
         "Version of pyxis. Options that need a newer one are refused. Without it a new version is assumed.", "0.20"
@@ -184,37 +257,32 @@ class ContainerFields(Strict):
     )
 
     @property
-    def has_readonly_option(self) -> bool:
-        """True if this pyxis has an option for read-only images, or if `version` is not given."""
-        return self.version is None or release(self.version) >= _PYXIS_SINCE["writable"]
+    def record(self) -> ContainerRuntime:
+        """Record of the runtime."""
+        record = RUNTIMES.find(self.runtime)
+        assert record is not None
+        return record
+
+    def has(self, name: str) -> bool:
+        """Return whether the runtime's version has the option of a field; without `version` it has all."""
+        since = self.record.since.get(name)
+        return since is None or self.version is None or release(self.version) >= since
 
     @model_validator(mode="after")
     def _runtime_supports_fields(self) -> ContainerFields:
-        if self.runtime == "pyxis" and self.version:
-            version = release(self.version)
-            for name, since in _PYXIS_SINCE.items():
-                if getattr(self, name) and version < since:
-                    oldest = ".".join(map(str, since))
-                    raise ValueError(f"{name} needs pyxis {oldest} or newer, but version is {self.version}")
-        for name, runtimes in _ONLY_FOR.items():
-            if getattr(self, name) and self.runtime not in runtimes:
-                raise ValueError(f"{name} needs runtime {' or '.join(runtimes)}, but runtime is {self.runtime}")
+        for name in ("pass_env", "writable", "mount_home", "modules", "annotations", "options"):
+            if getattr(self, name) and not self.has(name):
+                oldest = ".".join(map(str, self.record.since[name]))
+                raise ValueError(f"{name} needs {self.runtime} {oldest} or newer, but version is {self.version}")
+            if getattr(self, name) and name not in self.record.fields:
+                runtimes = " or ".join(runtime.name for runtime in _OWN if name in runtime.fields)
+                raise ValueError(f"{name} needs runtime {runtimes}, but runtime is {self.runtime}")
         return self
 
 
 def release(version: str) -> tuple[int, ...]:
     """Return the numbers of a version, which compare as versions do."""
     return tuple(int(part) for part in version.split("."))
-
-
-_ONLY_FOR: dict[str, tuple[Runtime, ...]] = {
-    "pass_env": ("pyxis", "podman-hpc"),  # the other runtimes pass the whole environment of the host
-    "writable": ("pyxis", "edf", "apptainer"),
-    "mount_home": ("pyxis", "edf", "podman-hpc", "apptainer"),  # the site configures it for Shifter
-    "modules": ("shifter",),
-    "annotations": ("edf",),
-    "options": ("podman-hpc", "shifter", "apptainer"),
-}
 
 
 FILE_ENDINGS = (".sqsh", ".squashfs", ".sif")

@@ -245,7 +245,7 @@ def unmounted(cluster: Cluster, items: Sequence[Item]) -> list[Item]:
     Empty for runtimes that mount file systems of the site by themselves.
     """
     container = cluster.profile.container
-    if container is None or container.runtime not in ("pyxis", "edf"):
+    if container is None or container.record.mounts_site:
         return []
     targets = [target for _, target in _mounts(cluster)]
     return [
@@ -405,7 +405,7 @@ def image_uri(cluster: Cluster, name: str) -> str:
     container = cluster.profile.container
     assert container is not None
     image = read_image(container.images[name])
-    return f"docker://{image.for_docker if container.runtime == 'apptainer' else image.for_enroot}"
+    return f"docker://{image.for_docker if container.record.imports_by == 'apptainer' else image.for_enroot}"
 
 
 @dataclass(frozen=True, slots=True)

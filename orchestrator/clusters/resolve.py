@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from orchestrator.clusters import cluster_names, is_overlay
-from orchestrator.clusters.container import FILE_RUNTIMES, read_image
+from orchestrator.clusters.container import RUNTIMES, read_image
 from orchestrator.clusters.machine import Machine, this_machine
 from orchestrator.clusters.profile import ClusterProfile, NetworkFields, profile_model
 from orchestrator.config.model import Hardware, placeholders, read_model
@@ -193,7 +193,8 @@ def _example(layered: Layered, path: KeyPath, text: str) -> str:
     named = [key for key in path if isinstance(key, str)]
     name = re.sub(r"[^A-Za-z0-9]+", "-", named[-1]).strip("-")
     if path[:2] == ("container", "images"):
-        if layered.mapping("container").get("runtime") in ("shifter", "podman-hpc"):
+        runtime = RUNTIMES.find(str(layered.mapping("container").get("runtime")))
+        if runtime is not None and runtime.ending is None:
             return f"{EXAMPLE.lower()}/{name.lower()}:latest"
         return f"/{EXAMPLE}/{name}.sqsh"
     if text.startswith("<") and (named[-1] in _PATHS or path[:2] == ("container", "mounts")):
@@ -298,8 +299,8 @@ class Cluster:
         if container is None or given is None or given.startswith("<"):
             return given
         image, folder = read_image(given), self.profile.site.staging_folder
-        if image.path is None and folder is not None and container.runtime in FILE_RUNTIMES:
-            return f"{folder}/{image.file_stem}{FILE_RUNTIMES[container.runtime]}"
+        if image.path is None and folder is not None and container.record.ending is not None:
+            return f"{folder}/{image.file_stem}{container.record.ending}"
         return given
 
     def examples_for(self, program: str, image: str | None) -> list[str]:

@@ -15,6 +15,7 @@ from orchestrator.job_spec import Resources
 from orchestrator.launch.templates import OURS, Line
 from orchestrator.paths import short_name
 from orchestrator.planning.plan import Plan, SidePlan
+from orchestrator.programs.plug_ins import called
 
 
 def directives(plan: Plan | SidePlan, cluster: Cluster, job_name: str | None = None) -> list[Line]:
@@ -188,10 +189,7 @@ def _sbatch_quoted(value: str) -> str:
 INSIDE = "/repro-job"
 """Path of a job's folder in its container. No host has this path, so a task that sees it is inside."""
 
-# These runtimes have no option for the home folder. Shifter mounts it if the site has configured that.
-_NO_HOME_OPTION = ("edf", "podman-hpc")
-
-_JOB_FOLDER = Line(("{job_folder}:" + INSIDE,), OURS, at_run=True)
+JOB_FOLDER = Line(("{job_folder}:" + INSIDE,), OURS, at_run=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,8 +217,7 @@ def wrapping_of(plan: Plan | SidePlan, cluster: Cluster, folder: Path) -> Wrappi
         raise ReproError(Problem(f"{cluster.name} has no container image for {plan.program.image}"))
     image = Line.of(plan.program.image_path, cluster.location(("container", "images", str(plan.program.image))))
     mounts = list(_mounts(plan, cluster, container))
-    wrapping = {"pyxis": _pyxis, "edf": _edf, "shifter": _shifter, "podman-hpc": _podman, "apptainer": _apptainer}
-    return wrapping[container.runtime](container, cluster, image, mounts)
+    return called(container.record.options, "function of options", Wrapping, container, cluster, image, mounts)
 
 
 def require_mountable(folder: Path) -> None:
@@ -244,8 +241,12 @@ def _mounts(plan: Plan | SidePlan, cluster: Cluster, container: ContainerFields)
         if holds(when, plan.resources.nodes):
             text = mount if ":" in mount else f"{mount}:{mount}"
             yield Line((text,), cluster.location(("container", "mounts", i)), at_run=True)
-    if container.mount_home and container.runtime in _NO_HOME_OPTION:
-        yield Line(("{home}:{home}",), cluster.location(("container", "mount_home")), at_run=True)
+
+
+def _home(container: ContainerFields, cluster: Cluster) -> list[Line]:
+    """Return the mount of the home folder, for a runtime that has no option for it."""
+    line = Line(("{home}:{home}",), cluster.location(("container", "mount_home")), at_run=True)
+    return [line] if container.mount_home else []
 
 
 def _with(option: str, value: Line) -> Line:
@@ -258,11 +259,12 @@ def _in_one(option: str, mounts: Sequence[Line]) -> Line:
     return Line((f"{option}={text}",), ", ".join(dict.fromkeys(mount.origin for mount in mounts)), at_run=True)
 
 
-def _pyxis(container: ContainerFields, cluster: Cluster, image: Line, mounts: list[Line]) -> Wrapping:
+def pyxis(container: ContainerFields, cluster: Cluster, image: Line, mounts: list[Line]) -> Wrapping:
+    """Return the options of srun."""
     location_of = cluster.location
     options = [
         Line.of(f"--container-image={read_image(image.words[0]).for_enroot}", image.origin),
-        _in_one("--container-mounts", (_JOB_FOLDER, *mounts)),
+        _in_one("--container-mounts", (JOB_FOLDER, *mounts)),
         # Explicit in both cases, because the default differs between sites.
         Line.of(
             "--container-mount-home" if container.mount_home else "--no-container-mount-home",
@@ -271,17 +273,19 @@ def _pyxis(container: ContainerFields, cluster: Cluster, image: Line, mounts: li
     ]
     if container.writable:
         options.append(Line.of("--container-writable", location_of(("container", "writable"))))
-    elif container.has_readonly_option:
+    elif container.has("writable"):  # since the same version as the option for read-only images
         options.append(Line.of("--container-readonly"))
     return Wrapping(srun_options=tuple(options))
 
 
-def _edf(container: ContainerFields, cluster: Cluster, image: Line, mounts: list[Line]) -> Wrapping:
+def edf(container: ContainerFields, cluster: Cluster, image: Line, mounts: list[Line]) -> Wrapping:
+    """Return the lines of the environment file."""
+    mounts = [JOB_FOLDER, *mounts, *_home(container, cluster)]
     lines = [
         Line.of(f"image = {_toml(read_image(image.words[0]).for_enroot)}", image.origin),
         Line.of(f"writable = {'true' if container.writable else 'false'}"),
         Line.of("mounts = ["),
-        *(replace(mount, words=(f"  {_toml(mount.words[0])},",)) for mount in (_JOB_FOLDER, *mounts)),
+        *(replace(mount, words=(f"  {_toml(mount.words[0])},",)) for mount in mounts),
         Line.of("]"),
     ]
     if container.annotations:
@@ -300,7 +304,8 @@ def _registry_image(container: ContainerFields, cluster: Cluster, image: Line) -
     return name.for_docker
 
 
-def _shifter(container: ContainerFields, cluster: Cluster, image: Line, mounts: list[Line]) -> Wrapping:
+def shifter(container: ContainerFields, cluster: Cluster, image: Line, mounts: list[Line]) -> Wrapping:
+    """Return the command of Shifter."""
     image_name = _registry_image(container, cluster, image)
     argv = [Line.of("shifter"), Line.of(f"--image={image_name}", image.origin)]
     if container.modules:
@@ -314,25 +319,27 @@ def _shifter(container: ContainerFields, cluster: Cluster, image: Line, mounts: 
     )
 
 
-def _podman(container: ContainerFields, cluster: Cluster, image: Line, mounts: list[Line]) -> Wrapping:
+def podman(container: ContainerFields, cluster: Cluster, image: Line, mounts: list[Line]) -> Wrapping:
+    """Return the command of podman-hpc."""
     image_name = _registry_image(container, cluster, image)
     fixed = ("podman-hpc", "run", "--rm", "--gpu", "--net=host", "--ipc=host")
     argv = [Line(fixed, OURS)]
-    argv += [_with("--volume", mount) for mount in (_JOB_FOLDER, *mounts)]
+    argv += [_with("--volume", mount) for mount in (JOB_FOLDER, *mounts, *_home(container, cluster))]
     argv.append(Line.of("--env=SLURM_*"))
     passed = field_lines(cluster, "container", "pass_env") + field_lines(cluster, "env_from")
     argv += [_with("--env", name) for name in passed]
     return Wrapping(argv=(*argv, *field_lines(cluster, "container", "options"), Line.of(image_name, image.origin)))
 
 
-def _apptainer(container: ContainerFields, cluster: Cluster, image: Line, mounts: list[Line]) -> Wrapping:
+def apptainer(container: ContainerFields, cluster: Cluster, image: Line, mounts: list[Line]) -> Wrapping:
+    """Return the command of Apptainer."""
     image_name = read_image(image.words[0])
     argv = [Line(("apptainer", "exec", "--nv"), OURS)]
     if not container.mount_home:
         argv.append(Line.of("--no-home"))
     if container.writable:
         argv.append(Line.of("--writable-tmpfs", cluster.location(("container", "writable"))))
-    argv += [_with("--bind", mount) for mount in (_JOB_FOLDER, *mounts)]
+    argv += [_with("--bind", mount) for mount in (JOB_FOLDER, *mounts)]
     argv += field_lines(cluster, "container", "options")
     return Wrapping(argv=(*argv, Line.of(image_name.path or f"docker://{image_name.for_docker}", image.origin)))
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
-from orchestrator.clusters.container import FILE_RUNTIMES, ContainerFields, read_image
+from orchestrator.clusters.container import ContainerFields, read_image
 from orchestrator.clusters.program import image_uri, import_record, imported_file, is_there
 from orchestrator.clusters.resolve import Cluster
 from orchestrator.config.yaml import shown
@@ -37,10 +37,6 @@ from orchestrator.text import counted, printable_line
 
 LONGEST = "1:00:00"
 """Time limit of an import, if the limits of the site allow it."""
-
-_PULLS = {"shifter": "shifterimg pull", "podman-hpc": "podman-hpc pull"}
-"""Runtimes with an image store of their own, and the command that adds an image."""
-
 
 # enroot's last line where a registry wants a name and a password (it prints no error), or a token.
 _ANONYMOUS = ("Authenticating with user: <anonymous>", "error code: 401")
@@ -108,9 +104,9 @@ def wanted_images(cluster: Cluster, names: Sequence[str], again: bool = False) -
         raise ReproError(Problem(f"{cluster.name} has no image from a registry: nothing to import", hint=hint))
     problems = [_refusal(cluster, container, name) for name in chosen if name not in registry]
     from_registry = [name for name in chosen if name in registry]
-    if container.runtime in _PULLS:
+    if container.record.ending is None:
         for name in from_registry:
-            command = f"{_PULLS[container.runtime]} {shlex.quote(read_image(container.images[name]).for_docker)}"
+            command = f"{container.record.pull} {shlex.quote(read_image(container.images[name]).for_docker)}"
             location = cluster.location(("container", "images", name))
             problems.append(Problem(f"{name}: {container.runtime} stores images itself", location, f"type: {command}"))
     elif from_registry:
@@ -125,7 +121,7 @@ def render_import(cluster: Cluster, name: str, folder: Path, templates: Path) ->
     """Return the job script that imports one image. `folder` is the folder of its log and record. Pure."""
     container, site = cluster.profile.container, cluster.profile.site
     assert container is not None and site.staging_folder is not None
-    image, ending, uri = read_image(container.images[name]), FILE_RUNTIMES[container.runtime], image_uri(cluster, name)
+    image, uri = read_image(container.images[name]), image_uri(cluster, name)
     limit = _time_limit(cluster)
     # One task without a GPU, with the CPUs and memory of a task of the site.
     directives = [
@@ -141,7 +137,7 @@ def render_import(cluster: Cluster, name: str, folder: Path, templates: Path) ->
         cluster=cluster.name,
         directives=directives,
         setup=list(setup_lines(cluster, 1)),
-        tool="apptainer" if container.runtime == "apptainer" else "enroot",
+        tool=container.record.imports_by,
         uri=uri,
         uri_text=json.dumps(uri, ensure_ascii=False),
         repository=uri.removesuffix(image.name) + image.name.partition("@")[0].partition(":")[0],
@@ -151,7 +147,7 @@ def render_import(cluster: Cluster, name: str, folder: Path, templates: Path) ->
         folder=str(folder),
         staging=site.staging_folder,
         stem=image.file_stem,
-        ending=ending,
+        ending=container.record.ending,
     )
 
 

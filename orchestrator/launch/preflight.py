@@ -30,8 +30,17 @@ def require_ready(plans: Sequence[Plan], cluster: Cluster, folders: Folders) -> 
         lambda: require_none(_absent_needs(plans, cluster)),
         lambda: require_none(_other_commits(plans)),
         lambda: require_none(_without_mpirun(plans, cluster)),
+        lambda: _require_readers(plans),
     )
     for_each(checks, lambda check: check())
+
+
+def _require_readers(plans: Sequence[Plan]) -> None:
+    described = [program for plan in plans if (program := plan.case.described) and program.output.reader is not None]
+    if described:
+        from orchestrator.reading.reader import reader_of  # only for these programs
+
+        for_each(described, lambda program: reader_of("", program.stored()))
 
 
 def require_scheduler(cluster: Cluster, folders: Folders) -> None:

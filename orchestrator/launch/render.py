@@ -147,10 +147,8 @@ def _render(
         return engine.render("sbatch.sh.j2", **shared, command=command)
     wrapping = wrapping_of(plan, cluster, folder)
     passed = [*cluster.profile.env_from, *container.pass_env]
-    template = f"sbatch_{container.runtime.replace('-', '_')}.sh.j2"
-    return engine.render(
-        template, **shared, command=command, wrapping=wrapping, passed=passed, image=plan.program.image
-    )
+    script = container.record.script
+    return engine.render(script, **shared, command=command, wrapping=wrapping, passed=passed, image=plan.program.image)
 
 
 def _shared(plan: Plan | SidePlan, cluster: Cluster, folder: Path) -> dict[str, object]:

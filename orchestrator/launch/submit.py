@@ -395,7 +395,8 @@ class FailedNodes:
             if len(nodes) == plan.resources.nodes and is_block:
                 allocation = Allocation(nodes, 1 if slurm is not None and slurm.tasks == "per-node" else ranks, ranks)
             with contextlib.suppress(ReproError):  # a log that this user may not read proves nothing
-                log, lines = log_blocks(Path(before.folder)), reader_of(plan.case.program, plan.case.described).lines
+                log, program = log_blocks(Path(before.folder)), plan.case.described
+                lines = reader_of(plan.case.program, program.stored() if program is not None else None).lines
                 self._by_attempt[before.attempt_id] = failed_nodes(failure, log, allocation, lines)
         return self._by_attempt[before.attempt_id]
 

@@ -60,7 +60,7 @@ class Templates:
     def __init__(self, folder: Path, explain: bool = False) -> None:
         self._explain = explain
         self._origins: dict[str, int] = {}  # the number of each origin in the marks
-        loader = jinja2.FileSystemLoader(folder)
+        loader = jinja2.FileSystemLoader([folder, "/"])  # "/": templates of packages
         self._environment = jinja2.Environment(
             loader=_MarkedLines(loader, folder.name, self._mark) if explain else loader,
             undefined=jinja2.StrictUndefined,
@@ -156,7 +156,8 @@ class _MarkedLines(jinja2.BaseLoader):
     ) -> tuple[str, str | None, Callable[[], bool] | None]:
         source, path, fresh = self._loader.get_source(environment, template)
         lines = source.split("\n")
+        name = f"{self._folder}/{template}" if "/" not in template else str(path)
         for i, line in enumerate(lines):
             if line.strip() and not line.endswith(("%}", "#}")):
-                lines[i] = line + self._mark(f"{self._folder}/{template}:{i + 1}")
+                lines[i] = line + self._mark(f"{name}:{i + 1}")
         return "\n".join(lines), path, fresh

@@ -9,7 +9,7 @@ from orchestrator.catalog.case import Case, select, with_program
 from orchestrator.catalog.expand import cases_to_run
 from orchestrator.catalog.experiment import PAPER, scale_names
 from orchestrator.catalog.library import Entry
-from orchestrator.clusters.container import FILE_RUNTIMES, read_image
+from orchestrator.clusters.container import read_image
 from orchestrator.clusters.machine import Machine
 from orchestrator.clusters.profile import ClusterProfile
 from orchestrator.clusters.program import is_offered
@@ -234,7 +234,7 @@ def _is_pulled_by_each_job(program: BoundProgram, cluster: Cluster) -> bool:
     container = cluster.profile.container
     if container is None or program.image_path is None or "<" in program.image_path:
         return False
-    return container.runtime in FILE_RUNTIMES and read_image(program.image_path).path is None
+    return container.record.ending is not None and read_image(program.image_path).path is None
 
 
 def replace_program(cases: list[Case], program: str | None) -> list[Case]:

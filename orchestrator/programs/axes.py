@@ -13,7 +13,7 @@ from typing import Annotated, TypeVar
 from pydantic import AfterValidator, BeforeValidator, ValidationError, ValidationInfo, WithJsonSchema
 from pydantic_core import ErrorDetails, InitErrorDetails, PydanticCustomError
 
-from orchestrator.config.model import Strict, Text, fault_of, hint_of, shortened
+from orchestrator.config.model import M, Strict, Text, fault_of, hint_of, shortened
 from orchestrator.errors import names_hint
 from orchestrator.fields import Column
 from orchestrator.job_spec import Value
@@ -154,8 +154,18 @@ def _checked_lists(axes: ProgramAxes, values: Mapping[str, list[Value]]) -> dict
 
 def _moved(detail: ErrorDetails, loc: tuple[str | int, ...], **context: object) -> InitErrorDetails:
     """Return a problem of a value at another location."""
-    kind = {**context, **detail.get("ctx", {})}
-    return InitErrorDetails(type=detail["type"], loc=loc, input=detail["input"], ctx=kind)
+    known = {"message": detail["msg"], **context, **detail.get("ctx", {})}
+    kind = PydanticCustomError(detail["type"], "{message}", known)
+    return InitErrorDetails(type=kind, loc=loc, input=detail["input"])
+
+
+def checked_part(model: type[M], value: object, context: object = None) -> M:
+    """Return the model of a part of a file whose type follows from a name. ValidationError with hints of the model."""
+    try:
+        return model.model_validate(value, context=context)
+    except ValidationError as error:
+        hinted = [_moved(detail, detail["loc"], hint=hint_of(model, detail)) for detail in error.errors()]
+        raise ValidationError.from_exception_data(model.__name__, hinted) from None
 
 
 def _metric(name: str, info: ValidationInfo) -> str:
@@ -175,11 +185,7 @@ def _checked_group(group: str) -> Callable[[object, ValidationInfo], object]:
             return value
         if (model := names.groups.get(group)) is None:
             return {}
-        try:
-            return model.model_validate(value).model_dump(exclude_none=True)
-        except ValidationError as error:
-            hinted = (_moved(detail, detail["loc"], hint=hint_of(model, detail)) for detail in error.errors())
-            raise ValidationError.from_exception_data(group, list(hinted)) from None
+        return checked_part(model, value).model_dump(exclude_none=True)
 
     return checked
 

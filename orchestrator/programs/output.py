@@ -236,6 +236,10 @@ class OutputFields(Strict):
         description="The output is CSV with a header: the columns that name a row.",
         examples=["size"],
     )
+    reader: Text | None = optional(
+        "Reader of an installed package, in place of all other keys. It also decides whether the output is verified.",
+        "hpl-log",
+    )
     file: Annotated[Text, AfterValidator(_file_name)] | None = optional(
         "File of the job's folder that has the output. Without it: stdout.", "result.json"
     )
@@ -250,6 +254,8 @@ class OutputFields(Strict):
             raise _fault("the pattern must have {iteration}", "iterations")
         if (self.json_ or self.csv_) and (self.rows or self.values or self.iterations):
             raise ValueError("json and csv are the whole output: remove rows, values and iterations")
+        if self.reader is not None and self.model_fields_set != {"reader"}:
+            raise ValueError("reader reads the whole output: remove the other keys")
         twice = [name for name in self.single_values if name in self.of_rows | self.of_iterations]
         if twice:
             raise _fault("a column or an iteration has this name, too", "json" if self.json_ else "values", twice[0])
@@ -272,7 +278,7 @@ class OutputFields(Strict):
 
     @property
     def names(self) -> set[str]:
-        """Names of all numbers; those of a CSV file are in its header."""
+        """Names of all numbers, of a form that declares them."""
         return {*self.single_values, *self.of_rows, *self.of_iterations}
 
     @property

@@ -9,13 +9,16 @@ from __future__ import annotations
 import importlib
 import re
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Generic, TypeVar
 
 from orchestrator.errors import Problem, ReproError
+
+T = TypeVar("T")
 
 _OWN = "orchestrator."
 _LINE = re.compile(r"(?P<name>[^=\s][^=]*?)\s*=\s*(?P<value>[^\s;\[]+)")
@@ -30,6 +33,17 @@ def imported(value: str) -> object:
     except (Exception, SystemExit) as error:  # the module of another author
         what = " ".join(f"cannot be loaded: {type(error).__name__}: {error}".split())
         raise ImportError(what) from error
+
+
+def called(value: str, what: str, kind: type[T], *arguments: object) -> T:
+    """Call the function or class that a record names. ReproError if it cannot be loaded, or returns another type."""
+    try:
+        function = imported(value)
+    except ImportError as error:
+        raise ReproError(Problem(f"{value}: the {what} {error}")) from None
+    if not callable(function) or not isinstance(found := function(*arguments), kind):
+        raise ReproError(Problem(f"{value}: the {what} returns no {kind.__name__}"))
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,3 +116,63 @@ def with_taken_names(group: str, taken: Iterable[str] = ()) -> list[Problem]:
         for one in _found().get(group, [])
         if names[one.name] is not one or one.name in taken
     ]
+
+
+class Registry(Generic[T]):
+    """Objects of a group by name: those of `repro`, then those of packages. Each is loaded when it is used, once.
+
+    `checked` returns the object of an entry point; TypeError with the reason if it does not fit the name.
+    """
+
+    def __init__(self, group: str, checked: Callable[[str, object], T], own: Mapping[str, T] | None = None) -> None:
+        self._group, self._checked, self._own = group, checked, own or {}
+        self._found = cache(self._load)
+
+    def find(self, name: str) -> T | None:
+        """Return the object of this name; None if there is none. ReproError if it cannot be loaded or does not fit."""
+        found = self._found(name)
+        if isinstance(found, ReproError):
+            raise found
+        return found
+
+    def names(self) -> list[str]:
+        """Return all names, those of `repro` first."""
+        return list(dict.fromkeys([*self._own, *plug_ins(self._group)]))
+
+    def loaded(self) -> dict[str, T]:
+        """Return every object by name, without those that cannot be loaded."""
+        found = {name: self._found(name) for name in self.names()}
+        return {name: one for name, one in found.items() if one is not None and not isinstance(one, ReproError)}
+
+    def broken(self) -> list[Problem]:
+        """Return the problem of each plug-in that cannot be loaded, or whose name is taken."""
+        found = map(self._found, plug_ins(self._group))
+        problems = [problem for one in found if isinstance(one, ReproError) for problem in one.problems]
+        return [*problems, *with_taken_names(self._group, self._own)]
+
+    def _load(self, name: str) -> T | ReproError | None:
+        if name in self._own:
+            return self._own[name]
+        if (entry := plug_ins(self._group).get(name)) is None:
+            return None
+        try:
+            return self._checked(name, entry.load())
+        except ReproError as error:
+            return error
+        except TypeError as error:
+            return ReproError(entry.broken(str(error)))
+
+
+_REGISTRIES = {
+    "repro.programs": "orchestrator.programs.registry:PROGRAMS",
+    "repro.claims": "orchestrator.catalog.claims:KINDS",
+    "repro.runtimes": "orchestrator.clusters.container:RUNTIMES",
+    "repro.readers": "orchestrator.reading.reader:READERS",
+}
+"""Group -> its registry. The commands of `repro.commands` are found by the help, which loads none."""
+
+
+def broken_plug_ins() -> list[Problem]:
+    """Return the problem of each plug-in that cannot be loaded, or whose name is taken."""
+    registries = [imported(registry) for group, registry in _REGISTRIES.items() if plug_ins(group)]
+    return [problem for one in registries if isinstance(one, Registry) for problem in one.broken()]

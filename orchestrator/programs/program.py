@@ -11,8 +11,9 @@ from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag,
 from pydantic_core import PydanticCustomError
 
 from orchestrator.config.model import Count, NonNegative, Strict, Text, optional, required
-from orchestrator.errors import did_you_mean
+from orchestrator.errors import did_you_mean, names_hint
 from orchestrator.programs.output import OutputFields, Scalar, pattern_of
+from orchestrator.programs.plug_ins import plug_ins
 from orchestrator.programs.verification import condition_of
 
 _AXIS = re.compile(r"\{([A-Za-z_]\w*)\}", re.ASCII)
@@ -216,6 +217,11 @@ class ProgramFields(Strict):
         """The names that the condition compares: outside of `all()` and `any()`, and inside."""
         return condition_of(self.verified).names() if self.verified is not None else (set(), set())
 
+    def has_its_metrics(self) -> bool:
+        """Return whether the output has every metric. The header of a CSV file, or a reader, has the names."""
+        is_open = self.output.csv_ is not None or self.output.reader is not None
+        return is_open or self.output.names.issuperset(self.metrics)
+
     def value(self, axis: str, text: Scalar) -> Scalar:
         """Return the value of an axis as a command has it. 16G of an axis in bytes is the integer 2^34."""
         fields = self.axes.get(axis)
@@ -249,8 +255,13 @@ class ProgramFields(Strict):
         for name in self.axes:
             if name not in known:
                 yield ("axes", name), f"{name}: neither given nor a key of rows", did_you_mean(name, known)
-        if self.output.csv_ is not None:
-            return  # the header of the file has the names
+        if (reader := self.output.reader) is not None:
+            if reader not in (readers := plug_ins("repro.readers")):
+                yield ("output", "reader"), f"{reader}: no such reader", names_hint(reader, readers)
+            for name in sorted(self.model_fields_set & {"verified", "failures", "warmup"}):
+                yield (name,), f"the reader {reader} decides", f"remove {name}"
+        if self.output.csv_ is not None or reader is not None:
+            return
         found = self.output.names
         for name in self.metrics:
             if name not in found:

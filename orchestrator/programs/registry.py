@@ -4,56 +4,41 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from functools import cache, lru_cache
+from functools import lru_cache
 
 from pydantic import ValidationError
 
 from orchestrator.errors import Problem, ReproError, names_hint
 from orchestrator.programs.described import metric_definitions
 from orchestrator.programs.metric import MetricDefinition
-from orchestrator.programs.plug_ins import plug_ins, with_taken_names
+from orchestrator.programs.plug_ins import Registry, plug_ins
 from orchestrator.programs.program import ProgramFields
 from orchestrator.programs.record import Program
 
 GROUP = "repro.programs"
 
 
-@cache
-def _loaded(name: str) -> Program | ReproError | None:
-    entry = plug_ins(GROUP).get(name)
-    if entry is None:
-        return None
-    try:
-        program = entry.load()
-    except ReproError as error:
-        return error
-    if not isinstance(program, Program):
-        return ReproError(entry.broken("is not a programs.record.Program"))
-    registered = plug_ins(GROUP).get(program.name)
-    if name not in (program.name, *program.other_names) or registered is None or registered.value != entry.value:
-        return ReproError(entry.broken(f"is the program {program.name}, which is not registered by this package"))
-    return program
+def _checked(name: str, found: object) -> Program:
+    if not isinstance(found, Program):
+        raise TypeError("is not a programs.record.Program")
+    entries = plug_ins(GROUP)
+    registered = entries.get(found.name)
+    if name not in (found.name, *found.other_names) or registered is None or registered.value != entries[name].value:
+        raise TypeError(f"is the program {found.name}, which is not registered by this package")
+    return found
+
+
+PROGRAMS = Registry(GROUP, _checked)
 
 
 def known_program(name: str) -> Program | None:
     """Return the program of this name or other name; None if there is none. ReproError if it cannot be loaded."""
-    found = _loaded(name)
-    if isinstance(found, ReproError):
-        raise found
-    return found
+    return PROGRAMS.find(name)
 
 
 def programs() -> Mapping[str, Program]:
     """Return every program by name, in the order of the names, without those that cannot be loaded."""
-    found = {one.name: one for name in plug_ins(GROUP) if isinstance(one := _loaded(name), Program)}
-    return dict(sorted(found.items()))
-
-
-def broken_programs() -> list[Problem]:
-    """Return the problem of each program that cannot be loaded."""
-    found = (_loaded(name) for name in plug_ins(GROUP))
-    problems = [problem for one in found if isinstance(one, ReproError) for problem in one.problems]
-    return [*problems, *with_taken_names(GROUP)]
+    return dict(sorted({one.name: one for one in PROGRAMS.loaded().values()}.items()))
 
 
 def program_name(name: str) -> str:
@@ -83,7 +68,7 @@ def require_program(name: str, ran: Iterable[str]) -> None:
 
 
 def _unknown(name: str, known: Iterable[str]) -> ReproError:
-    return ReproError(Problem(f"{name}: no such program", hint=names_hint(name, known)), *broken_programs())
+    return ReproError(Problem(f"{name}: no such program", hint=names_hint(name, known)), *PROGRAMS.broken())
 
 
 def definitions_of(program: str, described: Mapping[str, object] | None) -> Mapping[str, MetricDefinition]:

@@ -6,16 +6,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 
-from orchestrator.errors import Problem, ReproError
+from orchestrator.errors import Problem, ReproError, names_hint
 from orchestrator.job_spec import JobSpec
 from orchestrator.ledger.measurements import MeasuredMetric, MeasuredRow, OffsetUpdate
 from orchestrator.ledger.rows import JobRow
 from orchestrator.ledger.runs import NewJob
 from orchestrator.ledger.tables import ENDED, FileOffset, IterationLine
-from orchestrator.programs.plug_ins import imported
+from orchestrator.programs.plug_ins import Registry, called
 from orchestrator.programs.record import DESCRIBED
 from orchestrator.programs.registry import find_program, program_name
 from orchestrator.reading.causes import ANY_PROGRAM, Cause, CauseFinder, ProgramLines
@@ -89,19 +88,23 @@ class LogReader:
         return finder.cause()
 
 
-def reader_of(program: str, described: object | None = None) -> LogReader:
+def _checked(_: str, found: object) -> type[LogReader]:
+    if not (isinstance(found, type) and issubclass(found, LogReader)):
+        raise TypeError("is no class of reading.reader.LogReader")
+    return found
+
+
+READERS = Registry("repro.readers", _checked)
+
+
+def reader_of(program: str, described: Mapping[str, object] | None = None) -> LogReader:
     """Return the reader of a program, `described` by an experiment or known by its name. ReproError without one."""
-    record = DESCRIBED if described is not None else find_program(program_name(program))
-    return _reader(record.reader) if record.reader is not None else LogReader()
-
-
-@cache
-def _reader(name: str) -> LogReader:
-    """Return the reader of this name. ReproError if it cannot be loaded, or is of another type."""
-    try:
-        kind = imported(name)
-    except ImportError as error:
-        raise ReproError(Problem(f"{name}: the reader {error}")) from None
-    if not (isinstance(kind, type) and issubclass(kind, LogReader)):
-        raise ReproError(Problem(f"{name}: the reader is no class of reading.reader.LogReader"))
-    return kind()
+    output = described.get("output") if described is not None else None
+    if isinstance(output, Mapping) and "reader" in output:
+        name = str(output["reader"])
+        if (kind := READERS.find(name)) is None:
+            hint = names_hint(name, READERS.names())
+            raise ReproError(Problem(f"{name}: no such reader", hint=hint), *READERS.broken())
+        return kind()
+    known = DESCRIBED.reader if described is not None else find_program(program_name(program)).reader
+    return called(known, "reader", LogReader) if known is not None else LogReader()

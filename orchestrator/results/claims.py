@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 import statistics
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Literal
 
 from orchestrator.catalog.case import alike
 from orchestrator.catalog.claims import (
@@ -31,6 +31,7 @@ from orchestrator.catalog.library import Entry
 from orchestrator.job_spec import Value
 from orchestrator.programs.axes import Settings
 from orchestrator.programs.metric import MetricDefinition
+from orchestrator.programs.plug_ins import called
 from orchestrator.results.cases import Result, published_on
 from orchestrator.results.evidence import (
     ClaimFinding,
@@ -107,8 +108,7 @@ def judge_claims(
     """
     verdicts: list[ClaimVerdict] = []
     for claim in entry.experiment.claims:
-        other = claim.experiment if isinstance(claim, PairFields) else None
-        beside = (others or {}).get(other, ()) if other else ()
+        beside = (others or {}).get(claim.other_experiment or "", ())
         cases, cases_beside = (tuple(one for one in every if one.has(claim.where)) for every in (results, beside))
         metric = claim.metric or entry.experiment.axes.y.metric
         definition = entry.metrics.get(metric) or MetricDefinition(metric, "", "a metric that the program lacks")
@@ -127,13 +127,13 @@ def _judge(claim: Claim, evidence: Evidence) -> ClaimVerdict:
             raise NotJudged(f"no case has {assigned(claim.where)}")
         _require_metrics(claim, evidence)
         own = cases[0].instead_of
-        if own is not None and isinstance(claim, (PublishedClaim, OutcomeClaim, LossCurveClaim)):
+        if own is not None and claim.is_of_program:
             raise NotJudged(f"it is about {own}, and {cases[0].case.program} ran")
         changed = next((result.case for result in cases if result.case.argument_changes), None)
-        if changed is not None and isinstance(claim, (PublishedClaim, OutcomeClaim)):
+        if changed is not None and claim.is_of_arguments:
             raise NotJudged(f"it is about the published arguments: {changed.name} has others, by --arg or --no-arg")
         _require_gpus(claim, evidence)
-        finding = _JUDGES[type(claim)](claim, evidence)
+        finding = called(claim.judge, "judge", ClaimFinding, claim, evidence)
     except NotJudged as reason:
         return ClaimVerdict(claim, "not judged", str(reason), used, reason.margin)
     because = finding.because
@@ -144,13 +144,13 @@ def _judge(claim: Claim, evidence: Evidence) -> ClaimVerdict:
     return ClaimVerdict(claim, "holds" if finding.holds else "fails", because, used, finding.margin)
 
 
-def _require_metrics(claim: Claim, evidence: Evidence) -> None:
+def _require_metrics(claim: ClaimFields, evidence: Evidence) -> None:
     """Raise NotJudged if a program lacks a metric of the claim, or if two programs have it in another unit."""
     metrics = evidence.entry.metrics
-    for name in _metrics(claim, evidence):
+    for name in claim.metrics_of(evidence.metric.name):
         if name not in metrics:
             raise NotJudged(f"{name}: {evidence.results[0].case.program} has no such metric")
-        other = claim.experiment if isinstance(claim, PairFields) else None
+        other = claim.other_experiment
         beside = evidence.entry.others[other].metrics.get(name) if other is not None else metrics[name]
         if beside is None:
             raise NotJudged(f"{name}: the program of {other} has no such metric")
@@ -159,35 +159,29 @@ def _require_metrics(claim: Claim, evidence: Evidence) -> None:
             raise NotJudged(f"{name} is {texts[0]}, and {texts[1]} in {other}")
 
 
-def _require_gpus(claim: Claim, evidence: Evidence) -> None:
+def _require_gpus(claim: ClaimFields, evidence: Evidence) -> None:
     """Raise NotJudged if the claim is about times or rates of GPUs, and CPU processes took their place.
 
     The processes of an experiment whose own device is `cpu` take no GPU's place: its claims are about CPU cores.
     """
     on_cpu = any(result.case.device == "cpu" for result in evidence.results)
     is_of_gpus = evidence.entry.experiment.device != "cpu"
-    if on_cpu and is_of_gpus and any(evidence.entry.metrics[name].is_rate for name in _metrics(claim, evidence)):
+    metrics = [evidence.entry.metrics[name] for name in claim.metrics_of(evidence.metric.name)]
+    if on_cpu and is_of_gpus and any(metric.is_rate for metric in metrics):
         raise NotJudged("the speed of processes on CPU cores does not show the speed of GPUs")
 
 
-def _used(claim: Claim, evidence: Evidence) -> Iterator[Used]:
+def _used(claim: ClaimFields, evidence: Evidence) -> Iterator[Used]:
     for result in _compared(claim, evidence):
-        for name in _metrics(claim, evidence):
+        for name in claim.metrics_of(evidence.metric.name):
             metric = result.metric(name)
             if metric is not None and result.row is not None:
                 case = result.case
                 yield Used(case.experiment, case.name, result.row.job_id, name, metric.value, metric.spread)
 
 
-def _metrics(claim: Claim, evidence: Evidence) -> list[str]:
-    """Return the metrics that the claim compares; none for claims about outcomes or losses."""
-    if isinstance(claim, (OutcomeClaim, LossCurveClaim)):
-        return []
-    return list(claim.metrics) if isinstance(claim, PublishedClaim) else [evidence.metric.name]
-
-
-def _compared(claim: Claim, evidence: Evidence) -> list[Result]:
-    if not isinstance(claim, (RatioClaim, ClosesClaim)):
+def _compared(claim: ClaimFields, evidence: Evidence) -> list[Result]:
+    if not isinstance(claim, PairFields) or claim.compares != "pairs":
         return list(evidence.results)
     if claim.experiment is None:
         return [result for result in evidence.results if result.has(claim.of) or result.has(claim.over)]
@@ -195,7 +189,7 @@ def _compared(claim: Claim, evidence: Evidence) -> list[Result]:
     return [*of, *(result for result in evidence.beside if result.has(claim.over))]
 
 
-def _judge_peak(claim: PeakClaim, evidence: Evidence) -> ClaimFinding:
+def judge_peak(claim: PeakClaim, evidence: Evidence) -> ClaimFinding:
     """Judge whether a case with the claimed values is at least as fast as all others of its line."""
     node = evidence.gpus_per_node
     claimed = {axis: node if value == "gpus_per_node" else value for axis, value in claim.at.items()}
@@ -218,11 +212,7 @@ def _judge_peak(claim: PeakClaim, evidence: Evidence) -> ClaimFinding:
     return decision.because("; ".join(peaks[id(part.results)] for part in decision.parts))
 
 
-def _line(part: Part) -> str:
-    return part.name.rpartition(" at ")[2]
-
-
-def _judge_spread(claim: SpreadClaim, evidence: Evidence) -> ClaimFinding:
+def judge_spread(claim: SpreadClaim, evidence: Evidence) -> ClaimFinding:
     """Judge whether the best case of some line is as much faster than its worst one as claimed."""
     needed = claim.at_least * (1 - claim.tolerance)
     parts: list[Part] = []
@@ -233,11 +223,12 @@ def _judge_spread(claim: SpreadClaim, evidence: Evidence) -> ClaimFinding:
             raise NotJudged(f"{name} has one case")
         parts.append(Part(f"best over worst at {name}", results, evidence.metric, largest(ratios), least=needed))
     decision = decide(parts, one_is_enough=True)
-    ratio = f"best over worst is {decision.part.number.value:.3f} at {_line(decision.part)}"
+    ratio = f"best over worst is {decision.part.number.value:.3f} at {decision.part.name.rpartition(' at ')[2]}"
     return decision.because(f"{ratio}; at least {needed:.4g} asked")
 
 
-def _judge_gain(claim: GainClaim, evidence: Evidence) -> ClaimFinding:
+def judge_gain(claim: GainClaim, evidence: Evidence) -> ClaimFinding:
+    """Judge whether the metric grows along an axis, at the largest value of another one."""
     measured = evidence.measured()
     most = in_order(claim.where_largest, measured)[-1].case.value(claim.where_largest)
     at_most = [result for result in measured if result.case.value(claim.where_largest) == most]
@@ -253,7 +244,7 @@ def _judge_gain(claim: GainClaim, evidence: Evidence) -> ClaimFinding:
     return decision.because(f"at {claim.where_largest}={most}, {high} runs at {ratio}")
 
 
-def _judge_trend(claim: TrendClaim, evidence: Evidence) -> ClaimFinding:
+def judge_trend(claim: TrendClaim, evidence: Evidence) -> ClaimFinding:
     """Judge a trend. A step may go the wrong way by the tolerance, the last value must be beyond the first one."""
 
     def shown(result: Result) -> str:
@@ -280,7 +271,7 @@ def _judge_trend(claim: TrendClaim, evidence: Evidence) -> ClaimFinding:
     return decision.because("; ".join(wrong or ends))
 
 
-def _judge_published(claim: PublishedClaim, evidence: Evidence) -> ClaimFinding:
+def judge_published(claim: PublishedClaim, evidence: Evidence) -> ClaimFinding:
     """Judge numbers against confirmed published ones; unconfirmed numbers are drawn only."""
     sources = evidence.source_gpus()
     points = [
@@ -328,7 +319,7 @@ def _missing_rows(claim: PublishedClaim, evidence: Evidence) -> Iterator[str]:
             yield assigned(where)
 
 
-def _judge_outcome(claim: OutcomeClaim, evidence: Evidence) -> ClaimFinding:
+def judge_outcome(claim: OutcomeClaim, evidence: Evidence) -> ClaimFinding:
     """Judge how cases end. If a case fits on another GPU, which may have more memory, the claim is not judged."""
     results = evidence.results
     out_of_memory = [result.case.name for result in results if result.ran_out_of_memory]
@@ -592,17 +583,3 @@ def _values(result: Result, axes: Sequence[str]) -> dict[str, Value | None]:
 
 def _place(shared: dict[str, Value | None]) -> str:
     return f" at {assigned(shared)}" if shared else ""
-
-
-_JUDGES: Mapping[type[ClaimFields], Callable[[Any, Evidence], ClaimFinding]] = {
-    PeakClaim: _judge_peak,
-    SpreadClaim: _judge_spread,
-    GainClaim: _judge_gain,
-    TrendClaim: _judge_trend,
-    RatioClaim: judge_ratio,
-    ClosesClaim: judge_closes,
-    PublishedClaim: _judge_published,
-    OutcomeClaim: _judge_outcome,
-    LossCurveClaim: judge_loss_curves,
-}
-"""Function that judges each kind of claim."""

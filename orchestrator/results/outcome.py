@@ -337,4 +337,4 @@ def _results(
 
 def needs_losses(entry: Entry) -> bool:
     """Return whether a claim of the experiment is about losses."""
-    return any(claim.kind == "loss curves" for claim in entry.experiment.claims)
+    return any(claim.compares == "losses" for claim in entry.experiment.claims)

@@ -53,8 +53,8 @@ def shared(project: Project, server: FileServer, monkeypatch: pytest.MonkeyPatch
     ]
     write_paper(project, "NVIDIA/Megatron-LM, commit: release")
     (folder / "experiments" / "here" / "figure-1.yaml").write_text("")  # a folder without experiments is no paper
-    here, loaded = dataclasses.replace(program, needs=tuple(needs)), registry._loaded
-    monkeypatch.setattr(registry, "_loaded", lambda name: here if name == here.name else loaded(name))
+    here, loaded = dataclasses.replace(program, needs=tuple(needs)), registry.PROGRAMS._found
+    monkeypatch.setattr(registry.PROGRAMS, "_found", lambda name: here if name == here.name else loaded(name))
     return folder / "shared"
 
 

@@ -59,10 +59,14 @@ def test_names_may_be_a_text_or_a_list(output: str) -> None:
     [
         ("figure: Figure 1", "figur: Figure 1", ""),
         ("dtype: bf16", "dtype: bf8", "training.dtype"),
-        ("kind: peak", "kind: top", "claims.0"),
+        ("kind: peak", "kind: [peak]", "claims.0"),
         ("stated: printed", "stated: yes", "claims.0.stated"),
         ('time_limit: "0:30:00"', "time_limit: 30", "time_limit"),
     ],
 )
 def test_a_mistake_is_marked_at_its_place(right: str, wrong: str, path: str) -> None:
     assert right in EXPERIMENT_TEMPLATE and path in faults(EXPERIMENT_TEMPLATE.replace(right, wrong, 1))
+
+
+def test_a_claim_of_a_package_is_accepted() -> None:
+    assert faults(EXPERIMENT_TEMPLATE.replace("kind: peak", "kind: doubles", 1)) == faults(EXPERIMENT_TEMPLATE)

@@ -1,4 +1,4 @@
-"""Tests of plug-ins: a wheel that adds a program and a command, and packages that are broken."""
+"""Tests of plug-ins: a wheel that adds to every group of entry points, and packages that are broken."""
 
 from __future__ import annotations
 
@@ -66,6 +66,78 @@ plot: {x: {label: Width, of: [width]}, y: {label: Score, metric: score}}
 claims:
   - {id: wider, kind: trend, says: The score grows with the width., stated: derived, along: width, direction: rises}
 """
+CLAIMS = """
+from typing import Literal
+
+from orchestrator.catalog.claims import ClaimFields
+from orchestrator.config.model import Text, required
+
+
+class DoublesClaim(ClaimFields):
+    judge = "toys.judge:judge_doubles"
+    axis_fields = ("along",)
+    kind: Literal["doubles"] = required("Kind of the claim.")
+    along: Text = required("Axis whose first two values are compared.", "width")
+"""
+JUDGE = """
+from orchestrator.results.evidence import Part, decide, in_order
+
+
+def judge_doubles(claim, evidence):
+    first, second, *_ = in_order(claim.along, evidence.measured())
+    low, high = evidence.numbers([first, second])
+    decision = decide([Part("second over first", [first, second], evidence.metric, high / low, 1.9)])
+    return decision.because(f"{second.case.name} has {decision.part.number.value:.2f} times the score")
+"""
+BOX = """
+from pathlib import Path
+
+from orchestrator.clusters.container import ContainerRuntime, read_image
+
+BOX = ContainerRuntime(
+    name="box",
+    options="toys.box:command",
+    fields=("options",),
+    pull="box pull",
+    template=Path(__file__).with_name("box.sh.j2"),
+)
+
+
+def command(container, cluster, image, mounts):
+    from orchestrator.launch.directives import Wrapping, field_lines
+    from orchestrator.launch.templates import Line
+
+    options = field_lines(cluster, "container", "options")
+    return Wrapping(argv=(Line.of("box"), *options, Line.of(read_image(image.words[0]).for_docker, image.origin)))
+"""
+TEMPLATE = """{% extends "sbatch_container.sh.j2" %}
+{% block needs %}bash, Slurm and box{% endblock %}
+{% block container %}
+{% for line in wrapping.argv %}
+  {{ line|run }} \\
+{% endfor %}
+{% endblock %}
+"""
+BOXES = """
+about: a machine of the tests with boxes
+scheduler: slurm
+hardware: {nodes: 4, gpus_per_node: 8}
+slurm: {partition: main, time_limit: "1:00:00"}
+container: {runtime: box, images: {points: registry.example/points:1}, options: [--fast]}
+"""
+DESCRIBED = f"""
+figure: Figure 2
+title: Score by width of a program in YAML
+program:
+  name: points
+  command: [{sys.executable}, -c, "import sys; print('score', 2 * int(sys.argv[1]))", "{{width}}"]
+  output: {{reader: toy-log}}
+  metrics: {{score: {{better: higher}}}}
+matrix: {{width: [1, 2, 4]}}
+plot: {{x: {{label: Width, of: [width]}}, y: {{label: Score, metric: score}}}}
+claims:
+  - {{id: double, kind: doubles, says: Twice the width has twice the score., stated: derived, along: width}}
+"""
 COMMAND = '''"""Greet somebody."""
 
 import typer
@@ -86,6 +158,20 @@ BROKEN = {
     "other": ("repro.programs", "other = other:X", "X = 3", "is not a programs.record.Program"),
     "thief": ("repro.programs", "pretrain = thief:X", "X = 3", "the name pretrain is taken"),
     "gone": ("repro.programs", "gone = gone:X", None, "ModuleNotFoundError: No module named 'gone'"),
+    "claim_raises": ("repro.claims", "sums = claim_raises:X", "raise OSError('no')", "OSError: no"),
+    "claim_other": ("repro.claims", "means = claim_other:X", "X = 3", "is not a class of catalog.claims.ClaimFields"),
+    "claim_thief": ("repro.claims", "trend = claim_thief:X", "X = 3", "the name trend is taken"),
+    "runtime_raises": ("repro.runtimes", "crate = runtime_raises:X", "raise OSError('no')", "OSError: no"),
+    "runtime_other": (
+        "repro.runtimes",
+        "bag = runtime_other:X",
+        "X = 3",
+        "is not a clusters.container.ContainerRuntime",
+    ),
+    "runtime_thief": ("repro.runtimes", "pyxis = runtime_thief:X", "X = 3", "the name pyxis is taken"),
+    "reader_raises": ("repro.readers", "hpl-log = reader_raises:X", "raise OSError('no')", "OSError: no"),
+    "reader_other": ("repro.readers", "fio-log = reader_other:X", "X = 3", "is no class of reading.reader.LogReader"),
+    "reader_thief": ("repro.readers", "fio-log = reader_thief:X", "X = 3", "the name fio-log is taken"),
 }
 """Package -> group, entry point, its module, and its problem. A package without a module is half uninstalled."""
 
@@ -122,11 +208,25 @@ def call(site: Site, packages: Path, *words: str) -> subprocess.CompletedProcess
     )
 
 
-def test_a_wheel_adds_a_program_and_a_command(site: Site, tmp_path: Path) -> None:
-    packages = tmp_path / "packages"
-    entries = "[repro.programs]\ntoy = toys.programs:TOY\n\n[repro.commands]\ngreet = toys.command\n"
-    files = {"toys/__init__.py": "", "toys/programs.py": PROGRAMS, "toys/reader.py": READER, "toys/command.py": COMMAND}
-    install(packages, "toys", {**files, "toys-1.0.dist-info/entry_points.txt": entries})
+@pytest.fixture(scope="module")
+def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with a package that adds to every group."""
+    entries = {
+        "programs": "toy = toys.programs:TOY",
+        "commands": "greet = toys.command",
+        "claims": "doubles = toys.claims:DoublesClaim",
+        "runtimes": "box = toys.box:BOX",
+        "readers": "toy-log = toys.reader:ToyReader",
+    }
+    text = "".join(f"[repro.{group}]\n{entry}\n\n" for group, entry in entries.items())
+    modules = {"programs": PROGRAMS, "reader": READER, "command": COMMAND, "claims": CLAIMS, "judge": JUDGE, "box": BOX}
+    files = {"toys/__init__.py": "", "toys/box.sh.j2": TEMPLATE, "toys-1.0.dist-info/entry_points.txt": text}
+    folder = tmp_path_factory.mktemp("wheels") / "packages"
+    install(folder, "toys", files | {f"toys/{name}.py": text for name, text in modules.items()})
+    return folder
+
+
+def test_a_wheel_adds_a_program_and_a_command(site: Site, packages: Path, tmp_path: Path) -> None:
     listed = call(site, packages, "programs", "list")
     assert (listed.returncode, "note:" in listed.stderr) == (0, False), listed.stderr
     assert "toy " in listed.stdout and "pretrain " in listed.stdout
@@ -135,18 +235,71 @@ def test_a_wheel_adds_a_program_and_a_command(site: Site, tmp_path: Path) -> Non
     assert "repro greet Ada" in call(site, packages, "greet", "--help").stdout
     assert call(site, packages, "greet", "Ada").stdout == "hello Ada\n"
     assert "Did you mean 'greet'" in call(site, packages, "gret").stderr
-    assert_figure_is_reproduced(site, packages, tmp_path)
-
-
-def assert_figure_is_reproduced(site: Site, packages: Path, folder: Path) -> None:
-    """Run the figure of a program that only the plug-in knows, from its check to the verified bundle."""
-    experiment = folder / "mine" / "toy.yaml"
-    experiment.parent.mkdir()
-    experiment.write_text(EXPERIMENT)
-    file, bundle = str(experiment), str(folder / "toy.tar.zst")
-    assert "no problem found" in call(site, packages, "experiments", "check", file).stderr
+    file = written(tmp_path, EXPERIMENT)
     planned = call(site, packages, "plan", file, "--cluster", "local")
     assert planned.returncode == 0 and "no prediction for toy" in planned.stderr
+    assert_figure_is_reproduced(site, packages, file)
+
+
+def test_a_wheel_adds_a_reader_and_a_kind_of_claim_to_yaml(site: Site, packages: Path, tmp_path: Path) -> None:
+    file = written(tmp_path, DESCRIBED)
+    assert_figure_is_reproduced(site, packages, file)
+    judged = call(site, packages, "claims", file).stdout
+    assert "width=2 has 2.00 times the score" in judged and "exceeds 1.9 by 5.3 %" in judged
+    without = call(site, tmp_path, "experiments", "check", file)
+    assert without.returncode == 2 and [line.split(" ", 2)[2] for line in without.stderr.splitlines()[:2]] == [
+        "program.output.reader: toy-log: no such reader. Hint: there are: none",
+        "claims.0.kind: no such kind, 'doubles'. Did you mean \"published\"?",
+    ]
+
+
+def test_mistakes_in_fields_of_a_package_are_reported_at_their_place(
+    site: Site, packages: Path, tmp_path: Path
+) -> None:
+    wrong = DESCRIBED.replace("along:", "alng:").replace("reader: toy-log", "reader: toy-lg")
+    done = call(site, packages, "experiments", "check", written(tmp_path, wrong + "  - {id: other, kind: double}\n"))
+    assert [line.partition(" ")[2].partition(" ")[2] for line in done.stderr.splitlines()] == [
+        'program.output.reader: toy-lg: no such reader. Did you mean "toy-log"?',
+        'alng: unknown field. Did you mean "along"?',
+        "claims.1.kind: no such kind, 'double'. Did you mean \"doubles\"?",
+    ]
+
+
+def test_a_wheel_adds_a_container_runtime(site: Site, packages: Path, tmp_path: Path) -> None:
+    profile = site.folder / "clusters" / "boxes.yaml"
+    profile.write_text(BOXES)
+    file = written(tmp_path, DESCRIBED)
+    rendered = call(site, packages, "render", file, "--cluster", "boxes", "--where", "width=2")
+    assert (rendered.returncode, "  box \\\n  --fast \\\n  registry.example/points:1 \\\n" in rendered.stdout) == (
+        0,
+        True,
+    )
+    assert subprocess.run(["bash", "-n"], input=rendered.stdout, text=True, check=False).returncode == 0
+    explained = call(site, packages, "render", file, "--cluster", "boxes", "--where", "width=2", "--explain").stdout
+    assert f"{packages}/toys/box.sh.j2:5" in explained and "clusters/boxes.yaml:6" in explained
+    asked = call(site, packages, "images", "import", "--cluster", "boxes")
+    assert "type: box pull registry.example/points:1" in asked.stderr
+    profile.write_text(BOXES.replace("runtime: box", "runtime: bax"))
+    unknown = call(site, packages, "clusters", "show", "boxes")
+    assert unknown.returncode == 2 and "got 'bax'. Did you mean \"box\"?" in unknown.stderr
+    profile.write_text(BOXES.replace("options: [--fast]", "writable: true"))
+    unsupported = call(site, packages, "clusters", "show", "boxes")
+    assert "writable needs runtime pyxis or edf or apptainer, but runtime is box" in unsupported.stderr
+
+
+def written(folder: Path, text: str) -> str:
+    """Write an experiment of a folder, and return its path."""
+    file = folder / "mine" / "toy.yaml"
+    file.parent.mkdir(exist_ok=True)
+    file.write_text(text)
+    return str(file)
+
+
+def assert_figure_is_reproduced(site: Site, packages: Path, file: str) -> None:
+    """Run the figure of a program that only the plug-in can read, from its check to the verified bundle."""
+    bundle = f"{file}.tar.zst"
+    checked = call(site, packages, "experiments", "check", file)
+    assert "no problem found" in checked.stderr, checked.stderr
     rendered = call(site, packages, "render", file, "--cluster", "local", "--where", "width=2").stdout
     assert "int(sys.argv[1]))' 2" in rendered
     done = call(site, packages, "submit", file, "--cluster", "local", "--wait")
@@ -191,7 +344,33 @@ def test_a_command_that_names_a_broken_program_ends_with_its_line(site: Site, br
         "repro: repro.programs: raises = raises:X of package raises: cannot be loaded: OSError"
     )
     unknown = call(site, broken, "plan", "figure-13", "--program", "nosuch")
-    assert unknown.returncode == 2 and len(unknown.stderr.splitlines()) == 1 + len(BROKEN)
+    programs = [name for name, (group, *_) in BROKEN.items() if group == "repro.programs"]
+    assert unknown.returncode == 2 and len(unknown.stderr.splitlines()) == 1 + len(programs)
+
+
+@pytest.mark.parametrize("name", ["claim_raises", "claim_other", "reader_raises", "reader_other"])
+def test_an_experiment_that_names_a_broken_part_costs_one_line(
+    name: str, site: Site, broken: Path, tmp_path: Path
+) -> None:
+    group, entry, _, why = BROKEN[name]
+    used = entry.partition(" = ")[0]
+    program = DESCRIBED.partition("claims:")[0].replace("reader: toy-log", "values: {score: 'score {number}'}")
+    text = program + f"claims: [{{id: a, kind: {used}, says: b, stated: derived}}]\n"
+    if group == "repro.readers":
+        text = DESCRIBED.partition("claims:")[0].replace("toy-log", used)
+    done = call(site, broken, "submit", written(tmp_path, text), "--cluster", "local")
+    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1), done.stderr
+    assert done.stderr.startswith(f"repro: {group}: {entry} of package {name}: ") and why in done.stderr
+
+
+@pytest.mark.parametrize("name", ["runtime_raises", "runtime_other"])
+def test_a_profile_that_names_a_broken_runtime_costs_one_line(name: str, site: Site, broken: Path) -> None:
+    group, entry, _, why = BROKEN[name]
+    text = BOXES.replace("runtime: box", f"runtime: {entry.partition(' = ')[0]}")
+    (site.folder / "clusters" / "boxes.yaml").write_text(text)
+    done = call(site, broken, "clusters", "show", "boxes")
+    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1), done.stderr
+    assert done.stderr.startswith(f"repro: {group}: {entry} of package {name}: ") and why in done.stderr
 
 
 def test_a_broken_command_costs_one_line(site: Site, broken: Path) -> None:

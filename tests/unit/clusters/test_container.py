@@ -54,7 +54,7 @@ def test_a_pyxis_has_an_option_for_a_readonly_image_from_0_11_on(
     version: str | None, has: bool, tmp_path: Path
 ) -> None:
     said_version = f", version: '{version}'" if version else ""
-    assert container(tmp_path, f"runtime: pyxis{said_version}").has_readonly_option == has
+    assert container(tmp_path, f"runtime: pyxis{said_version}").has("writable") == has
 
 
 @pytest.mark.parametrize("version", ["v0.20", "0.20-rc1", "new", "0."])
@@ -69,11 +69,11 @@ def test_a_version_is_numbers_and_points(version: str, tmp_path: Path) -> None:
         ("runtime: shifter, annotations: {a.b: c}", "annotations needs runtime edf, but runtime is shifter"),
         (
             "runtime: pyxis, options: [--x]",
-            "options needs runtime podman-hpc or shifter or apptainer, but runtime is pyxis",
+            "options needs runtime shifter or podman-hpc or apptainer, but runtime is pyxis",
         ),
         (
             "runtime: edf, options: [--x]",
-            "options needs runtime podman-hpc or shifter or apptainer, but runtime is edf",
+            "options needs runtime shifter or podman-hpc or apptainer, but runtime is edf",
         ),
     ],
 )

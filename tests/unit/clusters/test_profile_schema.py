@@ -74,7 +74,7 @@ def test_fields_of_an_overlay_validate(overlay: str) -> None:
         ("slurm: {tasks: per-core}", "slurm.tasks"),
         ("hardware: {nodes: '4'}", "hardware.nodes"),
         ("hardware: {nodes: 0}", "hardware.nodes"),
-        ("container: {runtime: docker}", "container.runtime"),
+        ("container: {runtime: [docker]}", "container.runtime"),
         ("container: {mounts: [{mount: /a, when: nodes > 2}]}", "container.mounts"),
         ("environment: {A-B: 1}", "environment"),
         ("environment: {A: true}", "environment.A"),

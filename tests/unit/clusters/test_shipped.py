@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 
-from orchestrator.clusters.container import Runtime
+from orchestrator.clusters.container import RUNTIMES
 from orchestrator.clusters.machine import gpu_facts, parse_nvidia_smi
 from orchestrator.clusters.resolve import Cluster, leaves
 from orchestrator.config.yaml import read_document
@@ -117,7 +117,7 @@ def test_there_is_a_profile_of_every_scheduler_runtime_and_way_to_ask_for_gpus(t
     assert requests == {"none", "gres", "gpus-per-node", "gpus-per-task"}
     shown = {profile.container.runtime for profile in profiles if profile.container}
     commented = set(re.findall(r"^#\s+runtime: (\S+)$", "\n".join(map(text_of, SITES)), re.MULTILINE))
-    assert shown | commented == set(get_args(Runtime))
+    assert shown | commented == set(RUNTIMES.names())
 
 
 @SITE_NAMES

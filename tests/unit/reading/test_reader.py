@@ -8,7 +8,8 @@ from types import ModuleType
 import pytest
 
 from orchestrator.errors import ReproError
-from orchestrator.reading import reader
+from orchestrator.programs.plug_ins import called
+from orchestrator.reading.reader import LogReader
 
 
 @pytest.mark.parametrize(
@@ -16,7 +17,7 @@ from orchestrator.reading import reader
     [
         ("nosuch.module:X", "the reader cannot be loaded: ModuleNotFoundError: No module named 'nosuch'"),
         ("toy_reader:Absent", "the reader cannot be loaded: AttributeError"),
-        ("toy_reader:NUMBER", "the reader is no class of reading.reader.LogReader"),
+        ("toy_reader:NUMBER", "the reader returns no LogReader"),
     ],
 )
 def test_a_reader_that_cannot_be_loaded_is_one_problem(value: str, what: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -24,5 +25,5 @@ def test_a_reader_that_cannot_be_loaded_is_one_problem(value: str, what: str, mo
     vars(module)["NUMBER"] = 3
     monkeypatch.setitem(sys.modules, "toy_reader", module)
     with pytest.raises(ReproError) as caught:
-        reader._reader(value)
+        called(value, "reader", LogReader)
     assert str(caught.value).startswith(f"{value}: {what}")

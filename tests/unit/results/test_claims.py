@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 
-from orchestrator.catalog.claims import Claim
+from orchestrator.catalog.claims import KINDS
 from orchestrator.catalog.expand import expand
 from orchestrator.catalog.library import Entry
-from orchestrator.results import claims
+from orchestrator.programs.plug_ins import imported
 from orchestrator.results.claims import ClaimVerdict, Used, judge_claims
 from orchestrator.results.export.rows import claim_rows
 from tests.recorded_jobs import measured_results
@@ -348,4 +348,4 @@ def test_what_fits_on_a_gpu_that_is_not_the_sources_says_nothing_against_it(tmp_
 
 
 def test_every_kind_of_claim_has_a_judge() -> None:
-    assert set(claims._JUDGES) == set(get_args(get_args(Claim)[0]))
+    assert all(callable(imported(kind.judge)) for kind in KINDS.loaded().values())
