@@ -20,6 +20,7 @@ from orchestrator.paths import Folders, find_folders
 from orchestrator.planning.plan import Cost, cost_of
 from orchestrator.planning.target import Target
 from orchestrator.results.bundle.archive import unpacked
+from orchestrator.results.bundle.extract import read_rows
 from orchestrator.results.bundle.verify import verify
 from tests.cases import expand
 from tests.shipped_pictures import RESULTS, beside, bundled_outcome, bundles, entry_of
@@ -149,8 +150,8 @@ def test_times_predicted_before_the_runs_on_one_gpu_are_inside_their_uncertainty
 
 @pytest.mark.parametrize(
     ("page", "table", "sizes"),
-    [("two-h100", "llm-800m", 7), ("h100-quad", "second/llm-800m", 8)],
-    ids=["two H100", "four H100"],
+    [("two-h100", "llm-800m", 7), ("h100-quad", "second/llm-800m", 8), ("h100-quad", "fourth/llm-800m", 1)],
+    ids=["two H100", "four H100", "fourth machine of four H100"],
 )
 def test_the_table_of_batch_sizes_has_the_plan_and_the_measured_numbers(page: str, table: str, sizes: int) -> None:
     plan = json.loads((RESULTS / page / f"{table}.plan.json").read_text())
@@ -256,6 +257,43 @@ def test_the_table_of_predictions_has_the_second_machine_of_four_h100() -> None:
         assert _errors_row(f"Figure {number}{without}", errors, printed) in readme
         all_errors += errors
     assert _errors_row("**figures 16 to 18**", all_errors, printed) in readme
+
+
+def test_the_table_of_predictions_has_the_fourth_machine_of_four_h100() -> None:
+    folder, jobs = RESULTS / "h100-quad", set[object]()
+    for number, title in (
+        (13, "Figure 13, fourth machine, no test"),
+        (16, "Figure 16, fourth machine, without the jobs of figure 13"),
+    ):
+        errors = _errors_of_new_jobs(folder / "fourth" / f"figure-{number}", "quad", jobs, 0.04, 0.1)
+        assert _errors_row(title, errors, 0.1) in (folder / "README.md").read_text()
+
+
+MACHINES = ("fourth", "second")
+"""Machines of the table of repeats in experiments/results/h100-quad/README.md: the rate of the first to the second."""
+
+
+def test_the_spread_of_repeats_follows_from_the_bundles() -> None:
+    page = (RESULTS / "h100-quad" / "README.md").read_text()
+    lines = re.findall(r"^\| (\d+) (\S+) \| (.*) \| (\S+) % \| (\S+) \|$", page, re.MULTILINE)
+    for number, case, times, spread, ratio in lines:
+        medians = _repeats(RESULTS / "h100-quad" / "fourth" / f"figure-{number}.tar.zst", case)
+        assert times == ", ".join(f"{ms:,.1f}" for ms in medians), case
+        assert spread == f"{100 * (max(medians) / min(medians) - 1):.2f}"
+        here, before = (_rate(RESULTS / "h100-quad" / f"{machine}/figure-{number}.csv", case) for machine in MACHINES)
+        assert here and before and ratio == f"{here / before:.3f}"
+    assert len(lines) == 12
+
+
+def _repeats(bundle: Path, case: str) -> list[float]:
+    """Return the medians of the jobs of a case, in the order of their repeats."""
+    with unpacked(bundle) as (folder, _):
+        jobs = [row["job_id"] for row in read_rows(folder, "run_jobs") if row["case_name"] == case]
+        attempts = {row["job_id"]: row["id"] for row in read_rows(folder, "attempts")}
+        medians = {
+            row["attempt_id"]: row["value"] for row in read_rows(folder, "metrics") if row["name"] == "iteration_ms"
+        }
+    return [medians[attempts[job]] for job in jobs]
 
 
 def test_the_ratios_of_h100_to_h200_follow_from_the_tables() -> None:
