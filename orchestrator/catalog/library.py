@@ -260,7 +260,9 @@ def read_experiment(
             if names is not None:
                 problems += _block_problems(document, program, record, names)
             if program is not None:
-                has_metrics = program.output.csv_ is not None or program.output.names.issuperset(program.metrics)
+                output = program.output  # the header of a CSV file, or a reader, has the names
+                is_open = output.csv_ is not None or output.reader is not None
+                has_metrics = is_open or output.names.issuperset(program.metrics)
                 names = names if has_metrics else None
             experiment = read_model(Experiment, document, context=names)
             others = _others(name, document, experiment, files or {}, readers)

@@ -217,11 +217,6 @@ class ProgramFields(Strict):
         """The names that the condition compares: outside of `all()` and `any()`, and inside."""
         return condition_of(self.verified).names() if self.verified is not None else (set(), set())
 
-    def has_its_metrics(self) -> bool:
-        """Return whether the output has every metric. The header of a CSV file, or a reader, has the names."""
-        is_open = self.output.csv_ is not None or self.output.reader is not None
-        return is_open or self.output.names.issuperset(self.metrics)
-
     def value(self, axis: str, text: Scalar) -> Scalar:
         """Return the value of an axis as a command has it. 16G of an axis in bytes is the integer 2^34."""
         fields = self.axes.get(axis)
