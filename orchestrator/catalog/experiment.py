@@ -359,13 +359,10 @@ class Experiment(ScaleFields):
 
     @model_validator(mode="before")
     @classmethod
-    def _has_a_plot(cls, value: object) -> object:
-        """Rename the block of the plot in a file of a bundle that an earlier version wrote."""
-        if not isinstance(value, dict):
-            return value
-        if isinstance(value.get("scales"), dict) and PAPER in value["scales"]:
+    def _no_scale_named_paper(cls, value: object) -> object:
+        if isinstance(value, dict) and isinstance(value.get("scales"), dict) and PAPER in value["scales"]:
             raise ValueError("the scale `paper` is the top level of the file; remove its block")
-        return {"plot" if key == "axes" and "plot" not in value else key: item for key, item in value.items()}
+        return value
 
     @model_validator(mode="after")
     def _has_a_program(self) -> Experiment:

@@ -107,19 +107,18 @@ class About:
     """Content of bundle.json.
 
     `missing` are paths that should be in the bundle, with the reasons. `code_sha256` is the digest of the code that
-    made the bundle, and `matplotlib` the version that drew its picture; None if it is unknown. `judging_rules` is
-    the version of the rules by which its claims were judged. `left_out` are the values of `--without`; None in older
-    bundles, which may lack attempts.
+    made the bundle, and `matplotlib` the version that drew its picture, None without one. `judging_rules` is the version
+    of the rules by which its claims were judged. `left_out` are the values of `--without`.
     """
 
     experiment: str
     scale: str
     programs: tuple[str, ...]
     missing: Mapping[str, str]
-    code_sha256: str | None
+    code_sha256: str
     matplotlib: str | None
     judging_rules: int
-    left_out: tuple[str, ...] | None
+    left_out: tuple[str, ...]
 
 
 def verify(file: Path, templates: Path) -> Verified:
@@ -149,15 +148,15 @@ def _about(file: Path, folder: Path) -> tuple[str, About]:
                 scale=content["scale"],
                 programs=tuple(content["programs"]),
                 missing={str(item["path"]): str(item["why"]) for item in content["missing"]},
-                code_sha256=content.get("code_sha256"),
-                matplotlib=content.get("matplotlib"),
-                judging_rules=int(content.get("judging_rules", 1)),
-                left_out=tuple(words_of(content["left_out"])) if "left_out" in content else None,
+                code_sha256=content["code_sha256"],
+                matplotlib=content["matplotlib"],
+                judging_rules=int(content["judging_rules"]),
+                left_out=tuple(words_of(content["left_out"])),
             )
     except (*BROKEN, OSError, ReproError):
         raise ReproError(Problem(f"not a bundle: it has no readable {ABOUT}", f"{file}:")) from None
     if about is None:
-        what = f"its format differs: repro {made_by} made it, and this is repro {__version__}"
+        what = f"its format is {content['format']} of repro {made_by}, and this is {FORMAT} of repro {__version__}"
         raise ReproError(Problem(what, f"{file}:", "verify it with that version"))
     return made_by, about
 
@@ -167,10 +166,9 @@ def _rederived(folder: Path, about: About, templates: Path) -> Iterator[Check]:
     try:
         extract = read_extract(folder)
         entry = read_entry(folder, about.experiment)
-        left_out = {word.partition("=")[0] for word in about.left_out or ()}
+        left_out = {word.partition("=")[0] for word in about.left_out}
         derived = read_logs(folder, extract, about.missing, left_out, keeps_iterations=needs_losses(entry))
-        gaps = () if about.left_out is None else _missing_attempts(extract)
-        yield Check("numbers", derived.what, (*derived.differences, *gaps))
+        yield Check("numbers", derived.what, (*derived.differences, *_missing_attempts(extract)))
         yield _check_results(folder, about, entry, derived.ledger)
         yield _check_pages(folder, about, entry, extract, templates)
     except (*BROKEN, OSError) as error:
@@ -183,7 +181,7 @@ def _rederived(folder: Path, about: About, templates: Path) -> Iterator[Check]:
 
 def _check_results(folder: Path, about: About, entry: Entry, ledger: Ledger) -> Check:
     """Judge cases and claims from the derived numbers, and compare them with results/."""
-    outcome = judge_stored(ledger, entry, about.scale, about.left_out or ())
+    outcome = judge_stored(ledger, entry, about.scale, about.left_out)
     stored = json.loads(text_of(folder, "results/results.json"))
     names = {column["name"] for column in stored["columns"]}  # an older bundle has fewer
     rows = export_rows(entry, outcome.results, ledger)
@@ -247,7 +245,7 @@ def _check_pages(folder: Path, about: About, entry: Entry, extract: Extract, tem
 
     iterations = read_rows(folder, "iterations") if needs_losses(entry) else ()
     ledger = memory_ledger(extract, iterations, Path(), text)
-    outcome = judge_stored(ledger, entry, about.scale, about.left_out or ())
+    outcome = judge_stored(ledger, entry, about.scale, about.left_out)
     page = report(ledger, [outcome], templates)
     rendered = {REPORT: page, README: readme(outcome, extract, about.missing, templates)}
     stored = {path: (folder / path).read_bytes().decode(errors="surrogateescape") for path in rendered}

@@ -48,7 +48,7 @@ from orchestrator.results.outcome import FigureOutcome, judge_stored, needs_loss
 from orchestrator.results.plot.figure import matplotlib_version
 from orchestrator.results.report import report
 
-FORMAT = 1
+FORMAT = 2
 ABOUT, README, REPORT, SCRIPT = "bundle.json", "README.txt", "report.html", "job.sh"
 _PROFILE = "runs/{id}/profile.json"
 _NODE = r"[A-Za-z0-9._-]{1,200}"
