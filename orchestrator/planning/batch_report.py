@@ -19,8 +19,11 @@ from orchestrator.text import counted
 CLOSED_FORM_TOLERANCE = 0.05
 """Relative difference between the closed form and the exact plan above which a note reports it."""
 
-_PARTS = tuple(dict.fromkeys(part for program in programs().values() for part in program.time_parts()))
-_PART_COLUMNS = tuple(Column(part, "number", "part of the time of an iteration", "ms") for part in _PARTS)
+
+def _part_columns() -> tuple[Column, ...]:
+    """Return a column for each part of the predicted time of any program."""
+    parts = dict.fromkeys(part for program in programs().values() for part in program.time_parts())
+    return tuple(Column(part, "number", "part of the time of an iteration", "ms") for part in parts)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +65,7 @@ class PlanRow(TableRow):
     alpha: Annotated[float | None, Field("offloaded share of the case, with --solve-alpha")] = None
     solved_alpha: Annotated[float | None, Field("smallest share that fits")] = None
     time_limit_s: Annotated[int, Field("time limit", "s")]
-    parts: Annotated[Mapping[str, float | None], Columns(_PART_COLUMNS)]
+    parts: Annotated[Mapping[str, float | None], Columns(_part_columns)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,5 +270,5 @@ def _row(planned: PlannedCase) -> PlanRow:
         gpu_hours=cost.gpu_hours and round(cost.gpu_hours, 2),
         cost=round(money.amount, 2) if money else None,
         time_limit_s=time_limit_s(planned.checked.resources.time_limit),
-        parts={part: round(parts[part], 3) if part in parts else None for part in _PARTS},
+        parts={part: round(parts[part], 3) if part in parts else None for part in planned.case.record.time_parts()},
     )

@@ -62,9 +62,9 @@ def probe_program() -> Program | None:
 
 def require_program(name: str, ran: Iterable[str]) -> None:
     """Raise ReproError unless a program has this name or it is one of the programs that jobs `ran`."""
-    known = dict.fromkeys([*programs(), *ran])
-    if name not in known:
-        raise _unknown(name, known)
+    ran, known = set(ran), known_program(name)
+    if name not in ran and (known is None or known.name != name):
+        raise _unknown(name, dict.fromkeys([*programs(), *sorted(ran)]))
 
 
 def _unknown(name: str, known: Iterable[str]) -> ReproError:

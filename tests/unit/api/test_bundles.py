@@ -595,7 +595,7 @@ NONE: dict[str, tuple[Change, str]] = {
     "no word about itself": (remove(r"bundle\.json"), r"not a bundle: it has no readable bundle\.json"),
     "no JSON": (replace(r"bundle\.json", b"{", b"("), r"not a bundle: it has no readable bundle\.json"),
     "a newer format": (
-        replace(r"bundle\.json", b'"format": 1', b'"format": 2'),
+        replace(r"bundle\.json", b'"format": 2', b'"format": 3'),
         "its format is .* of repro",
     ),
     "an experiment elsewhere": (replace(r"bundle\.json", b"sc21/figure-13", b"../x"), "not a bundle"),
