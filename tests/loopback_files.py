@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-from orchestrator.programs.needs import PublicFile
+from orchestrator.programs.record import PublicFile
 
 
 @dataclass

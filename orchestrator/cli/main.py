@@ -6,9 +6,12 @@ import contextlib
 import gc
 import importlib
 import os
+import re
 import sys
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
 from typing import Any, cast
 
 import typer
@@ -18,9 +21,34 @@ from typer.main import get_command, get_group
 from orchestrator import __version__, api
 from orchestrator.cli import completion
 from orchestrator.cli.output import DOCUMENTS, OF_LEDGER, console, data, message
-from orchestrator.cli.plug_ins import GROUP, added_commands
 from orchestrator.errors import EXIT_FAILED, EXIT_OK, EXIT_USER_ERROR, Problem, ReproError
-from orchestrator.programs.plug_ins import with_taken_names
+from orchestrator.programs.plug_ins import PlugIn, plug_ins, with_taken_names
+
+GROUP = "repro.commands"
+_SUMMARY = re.compile(r'\A"""(.+?)(?:"""|\n)')
+_PANEL = re.compile(r'^PANEL = "(.+)"$', re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class AddedCommand:
+    """Command of a plug-in, as the help shows it."""
+
+    plug_in: PlugIn
+    summary: str
+    panel: str
+
+
+@cache
+def added_commands(taken: Collection[str]) -> dict[str, AddedCommand]:
+    """Return the commands of plug-ins by name, without names that are taken."""
+    found: dict[str, AddedCommand] = {}
+    for name, plug_in in plug_ins(GROUP).items():
+        text = plug_in.source()
+        summary, panel = _SUMMARY.search(text), _PANEL.search(text)
+        about = summary[1] if summary else f"Command of {plug_in.package}."
+        found[name] = AddedCommand(plug_in, about, panel[1] if panel else "Commands of plug-ins")
+    return {name: found[name] for name in found if name not in taken}
+
 
 PANELS = {
     "Look at experiments and jobs": {

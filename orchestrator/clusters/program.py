@@ -28,17 +28,18 @@ from orchestrator.errors import Problem, ReproError, require_none
 from orchestrator.job_spec import Resources
 from orchestrator.paths import Folders
 from orchestrator.programs.command import BoundProgram, ContainerImage, job_command, without_flags
-from orchestrator.programs.needs import (
+from orchestrator.programs.plug_ins import find_program
+from orchestrator.programs.record import (
     GITHUB,
+    JobContext,
     Need,
+    Program,
     PublicFile,
     Repository,
     TokenData,
     directory_hint,
     fetch_command,
 )
-from orchestrator.programs.record import JobContext, Program
-from orchestrator.programs.registry import find_program
 
 _Record = TypeVar("_Record")
 

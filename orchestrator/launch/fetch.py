@@ -31,7 +31,7 @@ from orchestrator.errors import EXIT_UNREACHABLE, Problem, ReproError, Unreachab
 from orchestrator.files import locked, written_whole
 from orchestrator.identity import name_of_user
 from orchestrator.launch.preflight import require_checkout
-from orchestrator.programs.needs import PublicFile, Repository, TokenData
+from orchestrator.programs.record import PublicFile, Repository, TokenData
 from orchestrator.text import utc_stamp
 
 _HINTS = dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "free space, then repeat the command")

@@ -17,7 +17,7 @@ from orchestrator.errors import Problem, ReproError, Unreachable, for_each, requ
 from orchestrator.launch.directives import output_pattern, require_mountable
 from orchestrator.paths import Folders
 from orchestrator.planning.plan import Plan
-from orchestrator.programs.registry import find_program
+from orchestrator.programs.plug_ins import find_program
 from orchestrator.slurm.command import on_cluster, require_controller
 
 

@@ -11,8 +11,15 @@ from pydantic import Field, model_validator
 from orchestrator.config.model import Count, NonNegative, Strict, Text, optional
 from orchestrator.fields import Column, kind_of
 from orchestrator.megatron.model import Attention, ContextCommunication, DdpKind, Dtype, Family, Positions, Recompute
-from orchestrator.programs.axes import DEVICE, GPUS, ProgramAxes, ProgramNames
-from orchestrator.programs.metric import SAMPLED, MetricDefinition, with_units_in_names
+from orchestrator.programs.axes import (
+    DEVICE,
+    GPUS,
+    SAMPLED,
+    MetricDefinition,
+    ProgramAxes,
+    ProgramNames,
+    with_units_in_names,
+)
 
 Flag = Annotated[bool, Field(strict=True)]
 Share = Annotated[float, Field(strict=True, ge=0, le=1)]

@@ -11,8 +11,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, create_model
 
 from orchestrator.config.model import Count, NonNegative, Strict, Text
 from orchestrator.fields import Column, ColumnKind
-from orchestrator.programs.axes import ProgramAxes, ProgramNames
-from orchestrator.programs.metric import SAMPLED, MetricDefinition
+from orchestrator.programs.axes import SAMPLED, MetricDefinition, ProgramAxes, ProgramNames
 from orchestrator.programs.output import (
     OutputProblem,
     OutputReader,

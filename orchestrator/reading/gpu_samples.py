@@ -20,7 +20,7 @@ from pathlib import Path
 
 from orchestrator.files import open_job_file
 from orchestrator.ledger.measurements import MeasuredMetric
-from orchestrator.programs.metric import SAMPLED
+from orchestrator.programs.axes import SAMPLED
 from orchestrator.reading.statistics import sample_that_counts
 from orchestrator.text import counted
 

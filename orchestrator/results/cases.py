@@ -20,8 +20,7 @@ from orchestrator.ledger.measurements import MeasuredMetric, MeasuredRow
 from orchestrator.ledger.rows import JobRow, JobSummary
 from orchestrator.ledger.tables import ENDED, FAILED, MEASURED, PARTIAL, RUNNING, VERIFIED, field_values
 from orchestrator.masking import masked
-from orchestrator.programs.axes import Settings
-from orchestrator.programs.metric import MetricDefinition, principal_metric
+from orchestrator.programs.axes import MetricDefinition, Settings, principal_metric
 from orchestrator.reading.failure import Failure, fails_as_published, ran_out_of_memory
 from orchestrator.reading.job_status import attempt_text, reuse_text
 from orchestrator.reading.statistics import MOST_NOISE, host_bound_reason, is_host_bound, noise_of_job, relative_spread

@@ -29,8 +29,7 @@ from orchestrator.catalog.expand import scale_fields
 from orchestrator.catalog.experiment import PAPER
 from orchestrator.catalog.library import Entry
 from orchestrator.job_spec import Value
-from orchestrator.programs.axes import Settings
-from orchestrator.programs.metric import MetricDefinition
+from orchestrator.programs.axes import MetricDefinition, Settings
 from orchestrator.programs.plug_ins import called
 from orchestrator.results.cases import Result, published_on
 from orchestrator.results.evidence import (

@@ -14,8 +14,7 @@ from orchestrator.catalog.library import Entry
 from orchestrator.job_spec import Value
 from orchestrator.ledger.rows import JobRow
 from orchestrator.paths import short_name
-from orchestrator.programs.axes import Settings
-from orchestrator.programs.metric import MetricDefinition
+from orchestrator.programs.axes import MetricDefinition, Settings
 from orchestrator.results.cases import CaseMetric, Result, t_975
 from orchestrator.text import counted
 

@@ -29,7 +29,7 @@ from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.rows import AttemptOrigin
 from orchestrator.ledger.tables import FAILED, MEASURED, Run
 from orchestrator.money import Money, recorded_price, totals
-from orchestrator.programs.metric import MetricDefinition, shares_beside
+from orchestrator.programs.axes import MetricDefinition, shares_beside
 from orchestrator.reading.failure import POLICIES, Failure
 from orchestrator.results.cases import Result
 from orchestrator.results.comparison import NOT_MEASURED, ComparedNumber, measured_number, reference_rows

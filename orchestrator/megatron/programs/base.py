@@ -21,9 +21,8 @@ from orchestrator.megatron.programs.flags import fixed_argument
 from orchestrator.megatron.rules import Dialect
 from orchestrator.programs.axes import ProgramNames
 from orchestrator.programs.command import BoundProgram, read_flags, without_flags
-from orchestrator.programs.needs import ProgramSite, PublicFile
 from orchestrator.programs.program import Processes
-from orchestrator.programs.record import JobContext, Program, Site
+from orchestrator.programs.record import JobContext, Program, ProgramSite, PublicFile, Site
 
 if TYPE_CHECKING:
     from orchestrator.config.model import Hardware

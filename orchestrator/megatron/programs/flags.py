@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from orchestrator.errors import Problem
 from orchestrator.megatron.axes import AXES
 from orchestrator.megatron.case import TrainingCase
-from orchestrator.programs.needs import ProgramSite
+from orchestrator.programs.record import ProgramSite
 
 Flags = Mapping[str, object]
 """Flag -> its value, in the order of the command line. True is a switch without a value; a flag with None or False is

@@ -33,8 +33,7 @@ from orchestrator.megatron.programs.base import (
 )
 from orchestrator.megatron.programs.flags import DROPOUT, flag_arguments, lacking, script_flags, site_flags
 from orchestrator.programs.command import SYNTHETIC, BoundProgram, read_flags
-from orchestrator.programs.needs import Repository, TokenData
-from orchestrator.programs.record import JobContext
+from orchestrator.programs.record import JobContext, Repository, TokenData
 from orchestrator.text import counted
 
 SIZES = (

@@ -34,8 +34,7 @@ from orchestrator.megatron.programs.base import (
 from orchestrator.megatron.programs.flags import RECOMPUTATION, Flags, flag_arguments, lacking, script_flags, site_flags
 from orchestrator.megatron.programs.megatron_2021 import SCHEDULE, SIZES
 from orchestrator.programs.command import BoundProgram, read_flags
-from orchestrator.programs.needs import Repository, TokenData
-from orchestrator.programs.record import JobContext
+from orchestrator.programs.record import JobContext, Repository, TokenData
 
 USABLE_SHARE_CORE = 0.992
 """Usable share of memory inside one node, fitted to the tables of the Megatron tutorials: the smallest with which every

@@ -24,8 +24,7 @@ from orchestrator.megatron.programs.flags import (
 )
 from orchestrator.megatron.programs.megatron_2021 import compile_command
 from orchestrator.programs.command import BoundProgram
-from orchestrator.programs.needs import Repository, TokenData
-from orchestrator.programs.record import JobContext
+from orchestrator.programs.record import JobContext, Repository, TokenData
 
 ENVIRONMENT = (
     ("MPI_THREAD_SINGLE", "1"),

@@ -22,8 +22,7 @@ from orchestrator.paths import Folders
 from orchestrator.pretrain.arguments import microbatch_slots
 from orchestrator.pretrain.environment import source_files, version_of
 from orchestrator.programs.command import BoundProgram
-from orchestrator.programs.needs import ProgramSite
-from orchestrator.programs.record import JobContext
+from orchestrator.programs.record import JobContext, ProgramSite
 
 PRETRAIN = "pretrain"
 

@@ -107,8 +107,8 @@ class About:
     """Content of bundle.json.
 
     `missing` are paths that should be in the bundle, with the reasons. `code_sha256` is the digest of the code that
-    made the bundle, and `matplotlib` the version that drew its picture, None without one. `judging_rules` is the version
-    of the rules by which its claims were judged. `left_out` are the values of `--without`.
+    made the bundle, and `matplotlib` the version that drew its picture, None without one. `judging_rules` is the
+    version of the rules by which its claims were judged. `left_out` are the values of `--without`.
     """
 
     experiment: str

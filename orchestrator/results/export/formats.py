@@ -20,7 +20,7 @@ from orchestrator.catalog.library import Entry
 from orchestrator.errors import Problem, ReproError
 from orchestrator.fields import Column
 from orchestrator.ledger.tables import PARTIAL
-from orchestrator.programs.metric import principal_metric, shares_beside
+from orchestrator.programs.axes import principal_metric, shares_beside
 from orchestrator.results.export.rows import metric_column
 
 Row = Mapping[str, Any]

@@ -18,8 +18,7 @@ from orchestrator.ledger.measurements import iterations_of
 from orchestrator.ledger.rows import JobRow
 from orchestrator.ledger.tables import Run, field_values
 from orchestrator.money import recorded_price
-from orchestrator.programs.axes import DEVICE, GPUS
-from orchestrator.programs.metric import MetricDefinition, principal_metric, shares_beside
+from orchestrator.programs.axes import DEVICE, GPUS, MetricDefinition, principal_metric, shares_beside
 from orchestrator.results.cases import Result
 from orchestrator.results.claims import ClaimVerdict
 from orchestrator.text import printable_line, utc_stamp

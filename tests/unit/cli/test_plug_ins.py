@@ -22,7 +22,7 @@ from orchestrator.config.model import Strict
 from orchestrator.fields import Column
 from orchestrator.programs.axes import ProgramAxes, ProgramNames
 from orchestrator.programs.command import BoundProgram
-from orchestrator.programs.metric import MetricDefinition
+from orchestrator.programs.axes import MetricDefinition
 from orchestrator.programs.record import Program
 
 

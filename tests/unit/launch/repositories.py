@@ -6,7 +6,7 @@ import subprocess
 from pathlib import Path
 
 from orchestrator.clusters.program import Item, Source
-from orchestrator.programs.needs import Need, PublicFile, Repository
+from orchestrator.programs.record import Need, PublicFile, Repository
 
 AUTHOR = ("-c", "user.name=Ann", "-c", "user.email=ann@example.org")
 

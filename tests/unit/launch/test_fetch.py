@@ -19,7 +19,7 @@ from orchestrator.clusters.program import FetchRecord, Item, stored_record
 from orchestrator.errors import ReproError, Unreachable
 from orchestrator.launch import fetch as fetching
 from orchestrator.launch.fetch import Text, fetch_items, item_state, render_fetch, require_usable_text
-from orchestrator.programs.needs import PublicFile, Repository, TokenData
+from orchestrator.programs.record import PublicFile, Repository, TokenData
 from tests.loopback_files import FileServer, file_server
 from tests.stand_in_site import CHECKOUT
 from tests.unit.launch.repositories import checkout, git, item, make_repository

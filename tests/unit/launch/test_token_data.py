@@ -11,7 +11,7 @@ from orchestrator.catalog.library import find_experiment
 from orchestrator.launch.fetch import DOCUMENT_TOKENS, DOCUMENTS, write_random_tokens
 from orchestrator.megatron.programs import megatron_named
 from orchestrator.paths import Folders
-from orchestrator.programs.needs import TokenData
+from orchestrator.programs.record import TokenData
 from tests.cases import expand, megatron_names
 from tests.unit.clusters.sites import CHECKOUT
 

@@ -20,7 +20,7 @@ from orchestrator.megatron.programs import find_megatron
 from orchestrator.megatron.programs.base import with_log_checks
 from orchestrator.paths import Folders
 from orchestrator.planning.plan import Plan
-from orchestrator.programs.needs import fetch_command
+from orchestrator.programs.record import fetch_command
 from tests.stand_in_site import CHECKOUT
 from tests.unit.clusters.sites import SELENE_FILLED, cluster_of, selene
 from tests.unit.render.described import DESCRIBED
