@@ -42,8 +42,10 @@ if TYPE_CHECKING:
     from orchestrator.planning.batch_plan import *
     from orchestrator.planning.batch_report import *
     from orchestrator.planning.plan import *
+    from orchestrator.planning.run_settings import *
     from orchestrator.planning.target import *
     from orchestrator.programs.plug_ins import *
+    from orchestrator.programs.registry import *
     from orchestrator.reading.failure import *
     from orchestrator.reading.job_status import *
     from orchestrator.results.bundle.verify import *
@@ -99,7 +101,8 @@ _NAMES = {
     "ledger.tables": "OPEN QUEUED RUNNING",
     "planning.batch_plan": "CheckedScale check_experiment",
     "planning.batch_report": "BatchReport PlanRow PlanTotals budget_text exact_jobs with_exact_memory",
-    "planning.plan": "Plan PlannedJob read_settings",
+    "planning.plan": "Plan PlannedJob",
+    "planning.run_settings": "read_settings",
     "planning.target": "cases_at",
     "reading.failure": "POLICIES policy_of",
     "reading.job_status": ("ExperimentStatus JobRef JobStatus iteration_of iteration_text running_progress spent_text"),
@@ -111,7 +114,8 @@ _NAMES = {
     "results.export.formats": "csv_line require_parquet",
     "results.export.rows": "CaseRow Row export_rows main_columns",
     "results.outcome": "FigureOutcome JudgedClaim",
-    "programs.plug_ins": "broken_plug_ins program_name programs",
+    "programs.plug_ins": "broken_plug_ins",
+    "programs.registry": "program_name programs",
 }
 """Module -> its names that are exported. The imports above are for type checkers."""
 

@@ -55,7 +55,7 @@ from orchestrator.ledger.submissions import record_experiment_file
 from orchestrator.ledger.tables import ENDED, FAILED, MEASURED, OPEN, RUNNING
 from orchestrator.paths import Folders
 from orchestrator.planning.batch_plan import read_budget
-from orchestrator.planning.plan import over
+from orchestrator.planning.run_settings import over
 from orchestrator.programs.command import changes_of
 from orchestrator.reading.failure import (
     Failure,

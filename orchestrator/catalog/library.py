@@ -20,9 +20,9 @@ from orchestrator.job_spec import Value
 from orchestrator.paths import Folders, short_name
 from orchestrator.programs.axes import MetricDefinition, ProgramNames
 from orchestrator.programs.described import mapping_of, names_of, values_of
-from orchestrator.programs.plug_ins import known_program, programs
 from orchestrator.programs.program import ProgramFields
 from orchestrator.programs.record import Program
+from orchestrator.programs.registry import known_program, programs
 
 
 def experiment_names(folders: Folders) -> dict[str, Path]:

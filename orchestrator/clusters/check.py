@@ -16,7 +16,8 @@ from orchestrator.clusters.program import CORRECT, FetchRecord, SitePath, needed
 from orchestrator.clusters.resolve import Cluster
 from orchestrator.config.yaml import KeyPath, dotted
 from orchestrator.errors import did_you_mean, names_hint, there_are
-from orchestrator.programs.plug_ins import called, find_program, known_program
+from orchestrator.programs.plug_ins import called
+from orchestrator.programs.registry import find_program, known_program
 from orchestrator.slurm.notation import format_time_limit, time_limit_s
 from orchestrator.slurm.site import Association, NodeKind, Partition, Site
 from orchestrator.text import counted

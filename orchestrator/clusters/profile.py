@@ -25,8 +25,9 @@ from orchestrator.clusters.container import BY_KIND, ContainerFields, SetupLine,
 from orchestrator.config.model import Count, Hardware, Positive, Strict, Text, TimeLimit, optional, required
 from orchestrator.errors import ReproError, names_hint
 from orchestrator.money import Price, checked_currency
-from orchestrator.programs.plug_ins import GROUP, find_program, known_program, plug_ins, programs
+from orchestrator.programs.plug_ins import plug_ins
 from orchestrator.programs.record import Program, ProgramSite
+from orchestrator.programs.registry import GROUP, find_program, known_program, programs
 from orchestrator.slurm.notation import time_limit_s
 from orchestrator.text import counted
 

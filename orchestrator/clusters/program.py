@@ -28,7 +28,6 @@ from orchestrator.errors import Problem, ReproError, require_none
 from orchestrator.job_spec import Resources
 from orchestrator.paths import Folders
 from orchestrator.programs.command import BoundProgram, ContainerImage, job_command, without_flags
-from orchestrator.programs.plug_ins import find_program
 from orchestrator.programs.record import (
     GITHUB,
     JobContext,
@@ -40,6 +39,7 @@ from orchestrator.programs.record import (
     directory_hint,
     fetch_command,
 )
+from orchestrator.programs.registry import find_program
 
 _Record = TypeVar("_Record")
 

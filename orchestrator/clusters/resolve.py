@@ -43,8 +43,8 @@ from orchestrator.fields import Field
 from orchestrator.identity import name_of_user, why_not_own_path
 from orchestrator.masking import masked
 from orchestrator.paths import Folders
-from orchestrator.programs.plug_ins import known_program
 from orchestrator.programs.record import directory_hint
+from orchestrator.programs.registry import known_program
 from orchestrator.secret_patterns import holds_secret
 
 _STEPS = {"add", "remove"}

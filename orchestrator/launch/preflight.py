@@ -14,15 +14,16 @@ from orchestrator.clusters.machine import GpuMemory, gpu_memory
 from orchestrator.clusters.program import image_uri, import_record, imported_file, is_there
 from orchestrator.clusters.resolve import Cluster
 from orchestrator.errors import Problem, ReproError, Unreachable, for_each, require_none
-from orchestrator.launch.directives import output_pattern, require_mountable
 from orchestrator.paths import Folders
 from orchestrator.planning.plan import Plan
-from orchestrator.programs.plug_ins import find_program
+from orchestrator.programs.registry import find_program
 from orchestrator.slurm.command import on_cluster, require_controller
 
 
 def require_ready(plans: Sequence[Plan], cluster: Cluster, folders: Folders) -> None:
     """Raise ReproError with all that these jobs lack; Unreachable if the scheduler does not answer."""
+    from orchestrator.launch.directives import require_mountable  # it loads jinja2
+
     checks: tuple[Callable[[], None], ...] = (
         lambda: require_scheduler(cluster, folders),
         lambda: require_mountable(folders.runs) if cluster.profile.container is not None else None,
@@ -63,6 +64,7 @@ def require_scheduler(cluster: Cluster, folders: Folders) -> None:
     if any(tag in str(folders.runs) for tag in ("%j", "%t", "%A", "%a")):  # submitit replaces them with ids
         what, hint = "Slurm would replace the % in this folder name", "set REPRO_HOME to one without %"
         raise ReproError(Problem(what, f"{folders.runs}:", hint))
+    from orchestrator.launch.directives import output_pattern  # it loads jinja2
 
     output_pattern(folders.runs)
     with on_cluster(cluster.profile.slurm_cluster):

@@ -25,7 +25,7 @@ from orchestrator.planning.plan import (
 from orchestrator.planning.target import Target
 from orchestrator.programs.command import job_command
 from orchestrator.programs.output import Scalar
-from orchestrator.programs.plug_ins import known_program
+from orchestrator.programs.registry import known_program
 from orchestrator.slurm.notation import time_limit_s
 
 

@@ -13,9 +13,9 @@ from orchestrator import api
 from orchestrator.clusters.resolve import find_cluster
 from orchestrator.errors import ReproError
 from orchestrator.megatron.programs import find_megatron
-from orchestrator.programs import plug_ins as registry
-from orchestrator.programs.plug_ins import programs
+from orchestrator.programs import registry
 from orchestrator.programs.record import PublicFile
+from orchestrator.programs.registry import programs
 from tests.loopback_files import FileServer, file_server
 from tests.unit.api.project import Project, problems
 from tests.unit.launch.repositories import git, make_repository
