@@ -434,7 +434,7 @@ def import_record(file: Path) -> ImportRecord:
     """Return the record beside the file. It is empty if it cannot be read."""
     try:
         return stored_record(ImportRecord, Path(f"{file.resolve()}.json")) or ImportRecord()
-    except RuntimeError:  # a loop of links
+    except (ValueError, RuntimeError):  # a NUL in the name; a loop of links
         return ImportRecord()
 
 
