@@ -352,7 +352,7 @@ def test_a_file_that_cannot_be_read_refuses_no_submission(sender: Sender, monkey
     def unreadable(*_: object) -> str:
         raise Unreadable(Problem("cannot be read (Stale file handle)", "denied-nodes:"))
 
-    monkeypatch.setattr(sbatch.SlurmScriptExecutor, "submit_script", unreadable)
+    monkeypatch.setattr("orchestrator.launch.executors.SlurmScriptExecutor.submit_script", unreadable)
     with pytest.raises(Unreadable):
         sender.submit(where="gbs=4", apart=True)
     assert states(sender.rows()) == ["SUBMITTING", QUEUED, QUEUED]
