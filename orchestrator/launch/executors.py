@@ -152,6 +152,8 @@ def _is_stale(ticket: Path) -> bool:
         host, _, pid = ticket.read_text().strip().partition(" ")
     except FileNotFoundError:  # the queue has just ended
         return True
+    except IsADirectoryError:  # not of repro; its number stays taken
+        return False
     if pid.isdecimal() and (host != os.uname().nodename or is_alive(int(pid), "queue.sh")):
         return False
     ticket.unlink(missing_ok=True)

@@ -199,6 +199,7 @@ def _observe_slurm(ledger: Ledger, by_id: Mapping[str, JobSummary]) -> tuple[dic
     failed_first: dict[str, str] = {}
     unseen: dict[int, int | None] = {}
     foreign: set[str] = set()
+    living = {base_id(id_) for id_, record in answer.records.items() if record.phase in _LIVING}
 
     def observe(row: JobSummary) -> Observation | None:
         record = answer.records.get(str(row.scheduler_id))
@@ -213,8 +214,9 @@ def _observe_slurm(ledger: Ledger, by_id: Mapping[str, JobSummary]) -> tuple[dic
             foreign.add(str(row.user))
             return None
         # Elements of an array that are cancelled before they start leave no trace anywhere, at once.
-        if row.attempt_id in asked and row.phase == WAITING:
-            return Observation(state="CANCELLED", phase=ENDED, reason="by repro cancel", seen_via="nobody")
+        if row.phase == WAITING and (row.attempt_id in asked or _is_gone_from(living, row)):
+            why = "by repro cancel" if row.attempt_id in asked else _GONE_FROM_ARRAY
+            return Observation(state="CANCELLED", phase=ENDED, reason=why, seen_via="nobody")
         unseen[row.attempt_id] = None
         with contextlib.suppress(OSError):
             unseen[row.attempt_id] = (Path(row.folder) / "log.txt").lstat().st_size
@@ -234,6 +236,18 @@ def _observe_slurm(ledger: Ledger, by_id: Mapping[str, JobSummary]) -> tuple[dic
             why = f"since {since} the scheduler does not list it, its log has not grown, and it left no end record"
             seen[row.attempt_id] = Observation(state=LOST, phase=ENDED, reason=why, seen_via="nobody")
     return seen, [*answer.complaints, *complaints]
+
+
+_LIVING = (Phase.WAITING, Phase.RUNNING)
+_GONE_FROM_ARRAY = "not by repro: Slurm lists other elements of its array, and not this one, which has not started"
+
+
+def _is_gone_from(living: Collection[str], row: JobSummary) -> bool:
+    """Return whether the row is an element of one of these arrays that has not started: scancel removed it."""
+    if row.array_index is None or base_id(str(row.scheduler_id)) not in living:
+        return False
+    folder = Path(row.folder)
+    return not any(os.path.lexists(folder / name) for name in ("claimed", "start", "log.txt"))
 
 
 def sees_jobs_of(user: str | None) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 import sqlite3
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -18,6 +19,8 @@ from orchestrator.ledger.sqlite_file import read_only
 
 _STEPS = 100_000
 """Instructions of SQLite between two checks for Ctrl-C: some hundred checks a second."""
+LONGEST_S = 600.0
+"""Time for the first row, and between two rows, after which a statement is ended: a recursion may have no end."""
 
 _READING = frozenset({sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_RECURSIVE})
 _HARMLESS_PRAGMAS = frozenset(
@@ -88,13 +91,23 @@ def _asked_of_sqlite(ledger: Ledger, question: str) -> Iterator[Answer]:
         with closing(_reading_connection(ledger)) as connection:
             connection.execute("PRAGMA query_only=ON")
             connection.set_authorizer(_allowed)
-            connection.set_progress_handler(lambda: 0, _STEPS)  # Python handles signals only in Python code
+            ends = time.monotonic() + LONGEST_S
+            # Python handles signals only in Python code.
+            connection.set_progress_handler(lambda: time.monotonic() > ends, _STEPS)
             cursor = connection.execute(question)
             if cursor.description is None:
                 raise ReproError(Problem("the query is empty", hint=_HINT))
-            yield Answer(_own_names(column[0] for column in cursor.description), cursor)
+
+            def next_row() -> Sequence[object] | None:
+                nonlocal ends
+                ends = time.monotonic() + LONGEST_S
+                return cursor.fetchone()  # type: ignore[no-any-return]
+
+            yield Answer(_own_names(column[0] for column in cursor.description), iter(next_row, None))
     except (sqlite3.Error, sqlite3.Warning) as error:
         if str(error) == "interrupted":
+            if time.monotonic() > ends:
+                raise ReproError(_too_long()) from error
             raise KeyboardInterrupt from error
         raise sa.exc.OperationalError(question, {}, error) from error
 
@@ -125,6 +138,7 @@ def _asked_of_server(ledger: Ledger, question: str) -> Iterator[Answer]:
     """Execute it in a read-only transaction, by a server-side cursor, which accepts a single SELECT."""
     with ledger.engine.connect() as connection:
         connection.exec_driver_sql("SET TRANSACTION READ ONLY")
+        connection.exec_driver_sql(f"SET LOCAL statement_timeout = {LONGEST_S * 1000:.0f}")  # of each fetch
         connection.exec_driver_sql("SELECT 1")  # after a first statement READ ONLY can no longer be undone
         streaming = connection.execution_options(stream_results=True)
         with streaming.exec_driver_sql(question.replace("%", "%%")) as result:
@@ -140,9 +154,15 @@ def _own_names(names: Iterable[str]) -> tuple[str, ...]:
     return tuple(unique)
 
 
+def _too_long() -> Problem:
+    return Problem(f"no row within {LONGEST_S:g} s", hint="limit the recursion or the rows that are joined")
+
+
 def _problem(ledger: Ledger, message: str) -> Problem | None:
     """Return the problem of a wrong statement with a hint; None for other errors."""
     first = message.strip().partition("\n")[0]
+    if "statement timeout" in first:
+        return _too_long()
     if _FORBIDDEN.search(first):
         return Problem(f"the ledger can only be read ({first})", hint=_HINT)
     for pattern, kind in ((_NO_COLUMN, "column"), (_NO_TABLE, "table or view")):

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import BinaryIO, Protocol
+from typing import BinaryIO, Protocol, runtime_checkable
 
 from orchestrator.errors import Problem, ReproError
 from orchestrator.files import Unreadable, open_job_file, read_job_file, tail_bytes
@@ -24,7 +24,7 @@ LONGEST_LINE_BYTES = 1024 * 1024
 # Our scripts write one log. A script of the user's own may write one file per task, named by the task's number.
 _RANK_LOG = re.compile(r"(?:log|out|output|rank|task)[._-]?([0-9]{1,6})\.(?:txt|log|out)")
 _NEWLINE = ord("\n")
-_SUFFIXES = ("", ".gz", ".zst")
+_SUFFIXES = ("", ".gz", ".zst", ".xz", ".bz2")
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,8 +147,8 @@ def _blank(length: int) -> Iterator[bytes]:
 def log_files(folder: Path) -> tuple[LogFile, ...]:
     """Return the log files of a job in reading order: the log, single ranks' logs, the script's own output.
 
-    Each may be compressed by gzip or zstd. Raise Unreadable if a file may not be read, which proves nothing about the
-    job, and ReproError if it is not a regular file.
+    Each may be compressed by gzip, zstd, xz or bzip2. Raise Unreadable if a file may not be read, which proves nothing
+    about the job, and ReproError if it is not a regular file.
     """
     log, batch = file_of_job(folder, "log.txt"), file_of_job(folder, "batch.txt")
     ranks = [file_of_job(folder, name) for name in _rank_log_names(folder)]
@@ -190,20 +190,21 @@ def _rank_log_names(folder: Path) -> list[str]:
         names = [path.name for path in folder.iterdir()]
     except OSError:  # no such folder, or a folder that may be entered and not listed
         return []
-    plain = {name.removesuffix(".gz").removesuffix(".zst") for name in names}
+    plain = {name.removesuffix(suffix) for name in names for suffix in _SUFFIXES}
     numbered = [(int(match[1]), name) for name in plain if (match := _RANK_LOG.fullmatch(name))]
     return [name for _, name in sorted(numbered)]
 
 
-_GZIP, _ZSTANDARD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
+_GZIP, _ZSTANDARD, _XZ = b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"\xfd7zXZ\0"
+_BZIP2 = re.compile(rb"BZh[1-9](?:1A|\x17r)")
 _COMPRESSED_BYTES = 256
-"""Bytes of an archive that are decompressed at once: they give 8 MiB at most."""
+"""Bytes of an archive that are decompressed at once: they give 8 MiB at most, except of bzip2."""
 _LARGEST_WINDOW_BYTES = 128 * 1024 * 1024
 """Window of `zstd --long`, which every zstd reads."""
 
 
 class _Frame(Protocol):
-    """Decompressor of one frame: the common part of zlib and zstandard."""
+    """Decompressor of one frame: the common part of zlib, zstandard, lzma and bz2."""
 
     @property
     def eof(self) -> bool: ...
@@ -212,16 +213,27 @@ class _Frame(Protocol):
     def decompress(self, data: bytes, /) -> bytes: ...
 
 
+@runtime_checkable
+class _LimitedFrame(Protocol):
+    """Decompressor of lzma and bz2, which limits the size of its answer: 256 bytes of bzip2 may give 300 MB."""
+
+    @property
+    def eof(self) -> bool: ...
+    @property
+    def needs_input(self) -> bool: ...
+    def decompress(self, data: bytes, max_length: int) -> bytes: ...
+
+
 def is_compressed(opened: BinaryIO) -> bool:
     """Return whether the content is an archive, whatever the file's name is. Leaves the file at its beginning."""
-    begins = opened.read(len(_ZSTANDARD))
+    begins = opened.read(len(_XZ))
     opened.seek(0)
-    return begins.startswith((_GZIP, _ZSTANDARD))
+    return begins.startswith((_GZIP, _ZSTANDARD, _XZ)) or bool(_BZIP2.match(begins))
 
 
 def decompressed(opened: BinaryIO, warn: Callable[[str], None]) -> Iterator[bytes]:
     """Yield the content of one or several archives in a file, up to a damage or an early end. Warn about both."""
-    begins = opened.read(len(_ZSTANDARD))
+    begins = opened.read(len(_XZ))
     opened.seek(0)
     new_frame, errors = _frames(begins)
     frame: _Frame | None = None
@@ -232,19 +244,39 @@ def decompressed(opened: BinaryIO, warn: Callable[[str], None]) -> Iterator[byte
                     data = data.lstrip(b"\0")  # padding on tapes
                     frame = new_frame() if data else None
                 if frame is not None:
-                    yield frame.decompress(data)
+                    yield from _content(frame, data)
                     data, frame = (frame.unused_data, None) if frame.eof else (b"", frame)
     except errors as error:
+        if isinstance(error, OSError) and error.errno is not None:  # of the disk; bz2's own has no number
+            raise
         warn(f"damaged archive, read only up to the damage ({error})")
     else:
         if frame is not None:
             warn("truncated archive, read only up to its end")
 
 
+def _content(frame: _Frame, data: bytes) -> Iterator[bytes]:
+    """Yield the content of this part of a frame in pieces of some MiB."""
+    if not isinstance(frame, _LimitedFrame):
+        yield frame.decompress(data)
+        return
+    yield frame.decompress(data, LONGEST_LINE_BYTES)
+    while not (frame.eof or frame.needs_input):
+        yield frame.decompress(b"", LONGEST_LINE_BYTES)
+
+
 def _frames(begins: bytes) -> tuple[Callable[[], _Frame], tuple[type[Exception], ...]]:
     if begins.startswith(_GZIP):
         return lambda: zlib.decompressobj(zlib.MAX_WBITS | 16), (zlib.error,)
-    import zstandard  # only where an archive needs it
+    if begins.startswith(_XZ):
+        import lzma  # only where an archive needs it
+
+        return lambda: lzma.LZMADecompressor(memlimit=2 * _LARGEST_WINDOW_BYTES), (lzma.LZMAError,)
+    if _BZIP2.match(begins):
+        import bz2
+
+        return bz2.BZ2Decompressor, (OSError,)
+    import zstandard
 
     tool = zstandard.ZstdDecompressor(max_window_size=_LARGEST_WINDOW_BYTES)
     return tool.decompressobj, (zstandard.ZstdError,)

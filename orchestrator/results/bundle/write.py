@@ -54,7 +54,7 @@ _PROFILE = "runs/{id}/profile.json"
 _NODE = r"[A-Za-z0-9._-]{1,200}"
 _RECORDS = re.compile(rf"start|end|cancelled|claimed|sampler\.txt|gpus\.{_NODE}\.csv|fingerprint\.{_NODE}\.txt")
 """Files of a job folder that a bundle contains besides logs. Other files of a program may contain anything."""
-_PACKED = re.compile(r"\.(?:gz|zst)$")
+_PACKED = re.compile(r"\.(?:gz|zst|xz|bz2)$")
 """Ending of a compressed log. The bundle contains the log decompressed, without the ending."""
 # Lines that a verdict or a number may depend on.
 _PROOF = re.compile(

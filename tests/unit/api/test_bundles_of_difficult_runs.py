@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import json
+import lzma
 import re
 import shutil
 from collections.abc import Iterator
@@ -168,12 +170,12 @@ def test_the_script_in_the_bundle_is_the_one_of_the_ledger(there: Project, moved
     assert not any(b"something else" in text for text in content(file).values())
 
 
-@pytest.mark.parametrize("name", ["log.txt.gz", "log.txt.zst", "log.txt"])
+@pytest.mark.parametrize("name", ["log.txt.gz", "log.txt.zst", "log.txt.xz", "log.txt.bz2", "log.txt"])
 def test_a_compressed_log_is_in_the_bundle_as_a_log(there: Project, moved: Path, tmp_path: Path, name: str) -> None:
     log = (moved / "log.txt").read_bytes()
     (moved / "log.txt").unlink()
-    pack = zstandard.ZstdCompressor().compress if name.endswith("zst") else gzip.compress
-    (moved / name).write_bytes(pack(log))
+    packers = {".zst": zstandard.ZstdCompressor().compress, ".xz": lzma.compress, ".bz2": bz2.compress}
+    (moved / name).write_bytes(packers.get(Path(name).suffix, gzip.compress)(log))
     bundle = bundled(there, tmp_path / "a.tar.zst")
     assert not any(missing.is_fault for missing in bundle.contents.missing)
     files = content(bundle.file)

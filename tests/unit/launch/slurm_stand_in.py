@@ -1,7 +1,7 @@
 """Stand-ins for Slurm's commands, first on PATH: what sbatch takes is in a file, and squeue shows it.
 
 What sbatch does next is a word in a file of them, one for each call; when there are none it takes the job, as far as
-there is room. Nothing is ever run.
+there is room. squeue has such a file, too. Nothing is ever run.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ for word in "$@"; do
 done
 take() {
   local id
-  id=$((100 + $(wc -l <"$here/queue")))
+  id=$(($(<"$here/first") + $(wc -l <"$here/queue")))
   echo "$id $comment ${list%%%*}" >>"$here/queue"
   echo $(($(<"$here/room") - jobs)) >"$here/room"
   [ $# -gt 0 ] || echo $id
@@ -46,6 +46,7 @@ case $behave in
   late) take quietly; fail 'Socket timed out on send/recv operation' ;;
   twice) take quietly; take quietly; fail 'Socket timed out on send/recv operation' ;;
   away) fail 'Socket timed out on send/recv operation' ;;
+  both) take quietly ;;
   refuse) fail 'Invalid partition name specified' ;;
 esac
 if [ "$jobs" -gt "$(<"$here/room")" ]; then
@@ -65,7 +66,11 @@ _SHOWN = {
 _SQUEUE = r"""#!/bin/bash
 here=$(dirname "$0")
 [ ! -e "$here/silent" ] || { echo 'slurm_load_jobs error: Socket timed out on send/recv operation' >&2; exit 1; }
+behave=$(head -n 1 "$here/answers")
+sed -i 1d "$here/answers"
+[ "$behave" != silent ] || { echo 'slurm_load_jobs error: Socket timed out on send/recv operation' >&2; exit 1; }
 echo "HEADER"
+[ "$behave" != empty ] || exit 0
 while read -r id comment list; do
   echo "ROW"
 done <"$here/queue"
@@ -117,12 +122,17 @@ class Slurm:
         for name, text in programs.items():
             (folder / name).write_text(text)
             (folder / name).chmod(0o755)
-        for name in ("calls", "queue", "next", "nodes"):
+        for name in ("calls", "queue", "next", "answers", "nodes"):
             (folder / name).touch()
         monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
         slurm = cls(folder)
         slurm.has_room_for(1000)
+        slurm.counts_from(100)
         return slurm
+
+    def counts_from(self, job_id: int) -> None:
+        """The first job gets this id."""
+        (self.folder / "first").write_text(f"{job_id}\n")
 
     def has_room_for(self, jobs: int) -> None:
         (self.folder / "room").write_text(f"{jobs}\n")
@@ -132,8 +142,12 @@ class Slurm:
         (self.folder / "nodes").write_text("".join(f"NodeName={name} Partitions=batch\n" for name in names))
 
     def then(self, *words: str) -> None:
-        """What the next calls of sbatch do: late, twice, away, refuse, or take."""
+        """What the next calls of sbatch do: late, twice, away, refuse, take, or both, the call before and this one."""
         (self.folder / "next").write_text("".join(f"{word}\n" for word in words))
+
+    def then_lists(self, *words: str) -> None:
+        """What the next calls of squeue do: silent, empty, or all."""
+        (self.folder / "answers").write_text("".join(f"{word}\n" for word in words))
 
     def calls(self) -> list[str]:
         """sbatch's words of each call, but the first and the last, which are always --parsable and the file."""

@@ -44,8 +44,10 @@ class Slurm:
             for job_id, comment in self.queue.items()
         ]
 
-    def query(self, job_ids: Collection[str], is_ours: Callable[[JobRecord], bool]) -> QueryAnswer:
-        return QueryAnswer({one.job_id: one for one in self.records() if one.job_id in job_ids and is_ours(one)})
+    def query(self, job_ids: Collection[str], is_ours: Callable[[JobRecord], bool | None]) -> QueryAnswer:
+        asked = {one.job_id: one for one in self.records() if one.job_id in job_ids}
+        ours, unclear = ({id_: one for id_, one in asked.items() if is_ours(one) is kind} for kind in (True, None))
+        return QueryAnswer(ours, unclear=unclear)
 
     def find(self, comments: Collection[str]) -> QueryAnswer:
         return QueryAnswer({one.job_id: one for one in self.records() if one.comment in comments})
@@ -91,13 +93,15 @@ def test_the_job_with_the_attempts_token_is_cancelled(ledger: Ledger, slurm: Slu
 )
 @pytest.mark.parametrize("comment", ["", "repro:another", "their own"])
 def test_a_job_id_in_the_ledger_that_is_another_jobs_is_never_cancelled(
-    ledger: Ledger, slurm: Slurm, comment: str
+    ledger: Ledger, slurm: Slurm, monkeypatch: pytest.MonkeyPatch, comment: str
 ) -> None:
     """Who may write to a shared ledger may write any job id into it."""
     submitted(ledger, "feed", "17")
     slurm.queue = {"17": comment}
-    cancel(ledger, job_rows(ledger))
-    assert slurm.cancelled == []
+    monkeypatch.setattr(cancelling, "why_not_the_attempts_job", lambda *_: "another job")
+    done = cancel(ledger, job_rows(ledger))
+    assert slurm.cancelled == [] and done.asked == [], "nothing is said to be cancelled"
+    assert [str(problem) for problem in done.refused] == ["a (17): another job"]
 
 
 def test_a_job_that_slurm_does_not_show_to_this_user_is_refused(

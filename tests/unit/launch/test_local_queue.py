@@ -12,7 +12,7 @@ import pytest
 
 from orchestrator.files import read_record
 from orchestrator.launch.cancel import cancel
-from orchestrator.launch.executors import cancel_local, local_state
+from orchestrator.launch.executors import cancel_local, local_state, start_queue
 from orchestrator.launch.refresh import refresh
 from orchestrator.launch.sbatch import mark_cancelled
 from orchestrator.launch.submit import submit
@@ -303,3 +303,19 @@ def test_submissions_of_two_terminals_at_once_do_not_mix(site: Site) -> None:
     site.wait_until_ended()
     sizes = [case.rpartition("=")[2] for case in site.started()]
     assert len(sizes) == 6 and len(set(sizes[:3])) == len(set(sizes[3:])) == 1
+
+
+@pytest.mark.fault(
+    section="Local queue",
+    fault="A folder has the name of a ticket",
+    promise="The queue gets the next number and starts.",
+)
+def test_a_folder_among_the_tickets_stops_no_queue(tmp_path: Path) -> None:
+    queue = tmp_path / "runs" / "run" / "submissions" / "a.queue.sh"
+    queue.parent.mkdir(parents=True)
+    folder = tmp_path / "runs" / "local.tickets" / "00000007"
+    folder.mkdir(parents=True)
+    queue.write_text(f"echo $REPRO_LOCAL_TICKET >{tmp_path}/ticket.tmp; mv {tmp_path}/ticket.tmp {tmp_path}/ticket\n")
+    start_queue(queue)
+    wait_until((tmp_path / "ticket").exists)
+    assert (tmp_path / "ticket").read_text().strip() == str(folder.with_name("00000008"))

@@ -367,7 +367,7 @@ def test_of_one_submission_that_slurm_has_taken_twice_the_later_is_cancelled(
     slurm_submission(ledger)
     slurm_answers(monkeypatch, "100_0", "100_1", "99_0", "99_1")
     refresh(ledger)
-    assert [row.scheduler_id for row in job_rows(ledger)] == ["99_0", "99_1", "99_2"]
+    assert [row.scheduler_id for row in job_rows(ledger)] == ["999999_0", "999999_1", "999999_2"]
     assert cancelled == [["100"]]
 
 
@@ -509,7 +509,9 @@ def test_where_comments_are_not_kept_the_records_of_the_jobs_themselves_tell(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     slurm_submission(ledger)
-    for row, claimed in zip(job_rows(ledger), ("100_0", "99_1", ""), strict=True):  # accepted twice: the first counts
+    for row, claimed in zip(
+        job_rows(ledger), ("1000000_0", "999999_1", ""), strict=True
+    ):  # accepted twice: the first counts
         folder = tmp_path / row.job_id
         folder.mkdir()
         (folder / "claimed").write_text(f"{claimed}\n")
@@ -518,7 +520,7 @@ def test_where_comments_are_not_kept_the_records_of_the_jobs_themselves_tell(
             session.execute(moved)
     slurm_answers(monkeypatch, complaint=NO_COMMENTS)
     refresh(ledger)
-    assert [row.scheduler_id for row in job_rows(ledger)] == ["99_0", "99_1", "99_2"]
+    assert [row.scheduler_id for row in job_rows(ledger)] == ["999999_0", "999999_1", "999999_2"]
 
 
 @pytest.mark.fault(

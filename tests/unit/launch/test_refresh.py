@@ -336,6 +336,59 @@ def test_a_job_behind_a_failed_canary_names_the_canary(ledger: Ledger, slurm: Sl
     assert row.reason == "the canary (a) failed (DependencyNeverSatisfied)"
 
 
+def array_of_two(ledger: Ledger, tmp_path: Path) -> Path:
+    """The elements 17_0 and 17_1 wait; return the folder of the second, whose attempt is `b`."""
+    run = replace(new_run(), user=user_name())
+    record_jobs(ledger, "a", "b", token="token", run=run, scheduler="slurm")
+    record_submission(ledger, "token", "17")
+    folder = tmp_path / "element"
+    folder.mkdir()
+    with ledger.writing() as session:
+        session.execute(sa.update(Attempt).values(slurm_cluster=CLUSTER))
+        session.execute(sa.update(Attempt).where(Attempt.array_index == 1).values(folder=str(folder)))
+    return folder
+
+
+def element_b(ledger: Ledger) -> JobRow:
+    (row,) = [row for row in job_rows(ledger) if row.job_id == "b-id"]
+    return row
+
+
+@pytest.mark.fault(
+    section="Job states",
+    fault="An administrator cancels waiting elements of an array, of which Slurm keeps no record",
+    promise="While Slurm lists other elements, they are `CANCELLED`, not by repro. They are not repeated.",
+)
+@pytest.mark.parametrize("sibling", ["PENDING", "RUNNING"])
+def test_an_element_gone_from_a_living_array_was_cancelled(
+    ledger: Ledger, slurm: Slurm, tmp_path: Path, sibling: str
+) -> None:
+    array_of_two(ledger, tmp_path)
+    slurm.lists(("17_0", "token"), state=sibling)
+    refresh(ledger)
+    row = element_b(ledger)
+    assert (row.state, row.phase) == ("CANCELLED", ENDED) and str(row.reason).startswith("not by repro: ")
+
+
+@pytest.mark.parametrize("trace", ["claimed", "start", "log.txt", "ended array", "no array", "complaint"])
+def test_an_element_that_may_have_started_or_whose_array_has_ended_was_not_cancelled(
+    ledger: Ledger, slurm: Slurm, tmp_path: Path, trace: str
+) -> None:
+    folder = array_of_two(ledger, tmp_path)
+    slurm.lists(("17_0", "token"), state="COMPLETED" if trace == "ended array" else "RUNNING")
+    if trace == "complaint":
+        slurm.complaints = ("sacct: no answer",)
+    elif trace == "no array":
+        slurm.lists()
+    elif trace != "ended array":
+        (folder / trace).write_text("17_1\n")
+    refresh(ledger)
+    assert element_b(ledger).state == "PENDING"
+    slurm.later_s = LOST_AFTER.total_seconds()
+    refresh(ledger)
+    assert element_b(ledger).state == ("PENDING" if trace == "complaint" else LOST)
+
+
 def test_a_job_that_starts_in_the_second_of_its_submission_waited_for_no_negative_time(
     ledger: Ledger, slurm: Slurm
 ) -> None:

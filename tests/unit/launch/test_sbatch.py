@@ -13,7 +13,8 @@ import sqlalchemy as sa
 
 from orchestrator.catalog.experiment import ExpectedOutcome
 from orchestrator.clusters.resolve import Cluster
-from orchestrator.errors import ReproError, Unreachable
+from orchestrator.errors import Problem, ReproError, Unreachable
+from orchestrator.files import Unreadable
 from orchestrator.launch import sbatch
 from orchestrator.launch.run_options import (
     CanaryJob,
@@ -187,6 +188,15 @@ def test_what_waited_its_turn_is_sent_once_when_there_is_room(sender: Sender) ->
     assert len(sender.slurm.taken()) == 3
 
 
+def test_the_rest_of_an_array_waits_for_the_last_part_where_ids_become_longer(sender: Sender) -> None:
+    sender.slurm.counts_from(999)
+    sender.slurm.has_room_for(2)
+    run_id = sender.submit().run_id
+    sender.slurm.has_room_for(10)
+    sender.send(run_id)
+    assert sender.slurm.options()[-1] == "--array=2-5%4 --dependency=afterany:1000"
+
+
 def test_behind_a_full_queue_nothing_larger_is_tried(sender: Sender) -> None:
     sender.slurm.has_room_for(1)
     done = sender.submit(apart=True, where="gbs=4")
@@ -227,6 +237,38 @@ def test_of_a_submission_that_was_taken_twice_one_is_kept_and_the_other_cancelle
     sender.slurm.then("twice")
     assert sender.submit().sent.ids == ["100"]
     assert sender.slurm.cancelled() == ["101"] and len(sender.slurm.calls()) == 1
+
+
+@pytest.mark.fault(
+    section="Submissions",
+    fault="Slurm accepts a submission, and accepts the unanswered one before it late",
+    promise="The first job is kept, the later one is cancelled.",
+)
+@pytest.mark.parametrize("first", [100, 999])
+def test_a_copy_that_slurm_accepts_after_the_repetition_is_cancelled(sender: Sender, first: int) -> None:
+    sender.slurm.counts_from(first)
+    sender.slurm.then("away", "both")
+    assert sender.submit().sent.ids == [str(first)]
+    assert sender.slurm.cancelled() == [str(first + 1)] and len(sender.slurm.calls()) == 2
+    assert {str(row.scheduler_id).partition("_")[0] for row in sender.rows()} == {str(first)}
+
+
+@pytest.mark.fault(
+    section="Submissions",
+    fault="A restarted controller answers before it has read the job that it accepted",
+    promise="It is asked twice in a row before the job is submitted again. The job is submitted once.",
+)
+@pytest.mark.parametrize(
+    "answers", [("empty",), ("silent", "empty"), ("empty", "silent", "empty")], ids=["up", "down", "down again"]
+)
+def test_a_restarted_controller_is_asked_twice_before_a_repetition(
+    sender: Sender, monkeypatch: pytest.MonkeyPatch, answers: tuple[str, ...]
+) -> None:
+    monkeypatch.setattr(sbatch, "PAUSES_S", (0.001,) * 4)
+    sender.slurm.then("late")
+    sender.slurm.then_lists(*answers)
+    assert sender.submit().sent.ids == ["100"]
+    assert len(sender.slurm.calls()) == len(sender.slurm.taken()) == 1 and sender.slurm.cancelled() == []
 
 
 @pytest.mark.fault(
@@ -299,6 +341,37 @@ def test_what_is_behind_a_refused_submission_is_known_not_to_have_been_submitted
     done = sender.submit(where="gbs=4", apart=True)
     assert sorted(done.recorded.to_submit) == sorted([refused.job_id, untried.job_id])
     assert sender.slurm.options()[-2:] == ["", ""] and states(sender.rows()) == ["PENDING"] * 3
+
+
+@pytest.mark.fault(
+    section="Submissions",
+    fault="A file cannot be read while a job is submitted",
+    promise="The attempt and those behind it are not recorded as refused. The next command recovers the submission.",
+)
+def test_a_file_that_cannot_be_read_refuses_no_submission(sender: Sender, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unreadable(*_: object) -> str:
+        raise Unreadable(Problem("cannot be read (Stale file handle)", "denied-nodes:"))
+
+    monkeypatch.setattr("orchestrator.launch.executors.SlurmScriptExecutor.submit_script", unreadable)
+    with pytest.raises(Unreadable):
+        sender.submit(where="gbs=4", apart=True)
+    assert states(sender.rows()) == ["SUBMITTING", QUEUED, QUEUED]
+
+
+@pytest.mark.fault(
+    section="Submissions",
+    fault="A command submits the queued attempts of another user",
+    promise="It is refused, and the attempts stay queued for that user.",
+)
+def test_queued_attempts_of_another_user_stay_queued(sender: Sender) -> None:
+    sender.slurm.has_room_for(0)
+    run_id = sender.submit(where="gbs=4", apart=True).run_id
+    sender.slurm.has_room_for(10)
+    with sender.ledger.writing() as session:
+        session.execute(sa.update(Attempt).values(user="somebody-else"))
+    with pytest.raises(ReproError, match="is a script of somebody-else"):
+        sender.send(run_id)
+    assert states(sender.rows()) == [QUEUED] * 3 and sender.slurm.taken() == []
 
 
 # ---- two senders ---------------------------------------------------------------------------------------------

@@ -50,6 +50,18 @@ def test_rows_are_fetched_as_they_are_taken(ledger: Ledger) -> None:
         assert next(found.rows)[0] == 1
 
 
+@pytest.mark.fault(
+    section="Ledger",
+    fault="A recursive SELECT of `repro sql` has no end",
+    promise="It is ended after 10 minutes without a row. One line, exit code 2.",
+)
+def test_an_endless_question_ends(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("orchestrator.ledger.readonly_sql.LONGEST_S", 0.2)
+    with pytest.raises(ReproError, match=r"^no row within 0\.2 s\. Hint: limit the recursion") as caught:
+        answer(ledger, ENDLESS)
+    assert caught.value.exit_code == EXIT_USER_ERROR
+
+
 CHANGES = [
     "delete from jobs",
     "update attempts set verdict = 'verified'",

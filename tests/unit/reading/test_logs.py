@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import io
+import lzma
 import os
 import tracemalloc
 from collections.abc import Callable
@@ -22,6 +24,8 @@ from orchestrator.reading.logs import LogFile, RankLines, log_blocks, log_files
 PACKERS: dict[str, Callable[[bytes], bytes]] = {
     "gz": gzip.compress,
     "zst": lambda data: zstandard.ZstdCompressor(write_checksum=True).compress(data),
+    "xz": lzma.compress,
+    "bz2": bz2.compress,
 }
 LINES = b"".join(b"a line of a log, number %d\n" % number for number in range(2000))
 
@@ -90,7 +94,7 @@ def test_concatenated_archives_with_padding_are_one_log(tmp_path: Path, packer: 
 
 @pytest.mark.parametrize("packer", PACKERS)
 def test_truncated_archive_is_read_up_to_its_end(tmp_path: Path, packer: str) -> None:
-    text = os.urandom(200_000).hex().encode()
+    text = os.urandom(1_000_000).hex("\n", 40).encode()  # several blocks of bzip2
     packed = PACKERS[packer](text)
     (tmp_path / "log.txt").write_bytes(packed[: len(packed) * 2 // 3])
     content, warnings = read(only(tmp_path))
@@ -162,6 +166,33 @@ def test_blocks_are_whole_lines_and_together_the_file(
     wanted = [line if len(line) <= 10 else b"\n" * len(line) for line in kept]
     assert b"".join(blocks) == b"".join(wanted)
     assert all(block.endswith(b"\n") for block in blocks[:-1])
+
+
+@pytest.mark.fault(
+    section="Faults of jobs",
+    fault="The disk fails while a log that bzip2 compressed is read",
+    promise="It is reported, and not taken for a damaged archive.",
+)
+def test_disk_error_in_a_bzip2_archive_is_not_a_damaged_archive(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "log.txt.bz2").write_bytes(bz2.compress(LINES))
+    file = only(tmp_path)
+
+    class Failing(io.BufferedReader):
+        def read(self, size: int | None = -1, /) -> bytes:
+            if size == module._COMPRESSED_BYTES:
+                raise OSError(5, "Input/output error")
+            return super().read(size)
+
+    monkeypatch.setattr(module, "open_job_file", lambda folder, name: Failing(io.FileIO(folder / name)))
+    with pytest.raises(Unreadable, match=r"log.txt.bz2: cannot be read \(Input/output error\)$"):
+        list(file.blocks())
+
+
+def test_a_log_whose_first_word_begins_as_a_bzip2_archive_is_text(tmp_path: Path) -> None:
+    (tmp_path / "log.txt").write_bytes(b"BZh9 is a host\n")
+    assert read(only(tmp_path)) == (b"BZh9 is a host\n", [])
 
 
 def test_replaced_file_is_not_read_from_an_old_offset(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -185,6 +186,20 @@ def test_one_step_the_wrong_way_or_nowhere_breaks_a_trend(
     assert expected == "holds" or found[1] == f"gbs=4: 100 at pp=2, then {pp4:g} at pp=4"
 
 
+@pytest.mark.parametrize(
+    ("pp2", "tolerance", "expected"),
+    [(100.0, 0.0, "fails"), (100.1, 0.0, "holds"), (100.0, 0.05, "holds"), (120.0, 0.05, "fails")],
+    ids=["flat step", "each step rises", "flat step within the tolerance", "flat from the first value to the last"],
+)
+def test_a_flat_step_or_a_flat_line_does_not_rise(
+    tmp_path: Path, entry: Entry, pp2: float, tolerance: float, expected: str
+) -> None:
+    ends = {"pp1_gbs4": 100.0, "pp4_gbs4": 120.0} if pp2 < 120 else {"pp1_gbs4": 120.0, "pp4_gbs4": 120.0}
+    claim = FALLS | {"direction": "rises", "tolerance": tolerance, "where": {"gbs": 4}}
+    numbers = rates(entry, "cpu", pp2_gbs4=pp2, **ends)
+    assert judged_alone(tmp_path, entry, "cpu", claim, numbers)[0] == expected
+
+
 def test_a_trend_along_the_series_own_axis_is_followed_from_series_to_series(tmp_path: Path, entry: Entry) -> None:
     claim = {"kind": "trend", "along": "gbs", "direction": "rises"}
     found = judged_alone(
@@ -257,6 +272,48 @@ def test_numbers_of_the_papers_machine_are_not_judged_on_a_gpu_without_a_name(tm
     claim = {"kind": "published", "metrics": ["tflops_per_gpu"]}
     found = judged_alone(tmp_path, entry, "paper", claim, rates(entry, "paper"))
     assert found == ("not judged", "none of its numbers was published for a GPU without a name")
+
+
+@pytest.mark.parametrize(("confirmed", "expected"), [("true", "fails"), ("false", "not judged")])
+def test_an_unconfirmed_published_number_judges_no_claim(tmp_path: Path, confirmed: str, expected: str) -> None:
+    published = f"published_as: {{how: printed, source: a table, gpu: H800, confirmed: {confirmed}}}"
+    entry = entry_of(tmp_path, re.sub("published_as: .*", published, THREE_METHODS))
+    far = THEIRS | {"case=theirs": 200.0}
+    found = judged_alone(tmp_path, entry, "paper", PUBLISHED, far, metric="tokens_per_s", gpu="H800")
+    assert found[0] == expected
+    assert expected == "fails" or found[1] == "none of its numbers was published for H800"
+
+
+def test_other_arguments_than_published_judge_no_claim_about_numbers_or_outcomes(tmp_path: Path, rows: Entry) -> None:
+    claimed = with_claims(
+        rows, PUBLISHED, {"kind": "outcome", "outcome": "ok"}, {"kind": "peak", "at": {"case": "ours"}}
+    )
+    numbers = THEIRS | {"case=plain": 1.0}
+    found = measured_results(tmp_path, claimed, "paper", numbers, metric="tokens_per_s", gpu="H800", repeats=3)
+    assert [one.verdict for one in judge_claims(claimed, "paper", found, gpus_per_node=8)] == ["holds"] * 3
+    found[1] = replace(found[1], case=replace(found[1].case, argument_changes=("--seed=7",)))
+    *others, peak = judge_claims(claimed, "paper", found, gpus_per_node=8)
+    assert {one.verdict for one in others} == {"not judged"} and peak.verdict == "holds"
+    assert {one.because for one in others} == {
+        "it is about the published arguments: case=theirs has others, by --arg or --no-arg"
+    }
+
+
+@pytest.mark.fault(
+    section="Ends that are expected",
+    fault="Some cases of a claim about an outcome are neither verified nor out of memory",
+    promise="The claim is not judged.",
+)
+@pytest.mark.parametrize(
+    ("outcome", "numbers", "out_of_memory"),
+    [("ok", {"case=ours": 1.0, "case=theirs": 1.0}, ()), ("oom", {}, ("case=plain", "case=ours"))],
+)
+def test_an_outcome_with_a_missing_case_is_not_judged(
+    tmp_path: Path, rows: Entry, outcome: str, numbers: dict[str, float], out_of_memory: tuple[str, ...]
+) -> None:
+    claim = {"kind": "outcome", "where": {"gbs": 8}, "outcome": outcome}
+    found = judged_alone(tmp_path, rows, "paper", claim, numbers, out_of_memory=out_of_memory)
+    assert found == ("not judged", "1 of 3 cases neither verified nor out of memory")
 
 
 @pytest.mark.parametrize(
