@@ -183,9 +183,9 @@ def data_sheet(cluster: Cluster) -> Iterator[Finding]:
     """Yield a finding for each value of `hardware` that contradicts the GPU's data sheet or the GRES type."""
     hardware, slurm = cluster.hardware, cluster.profile.slurm
     facts = gpu_facts(hardware.gpu)
-    for dtype, peak in facts.peak_tflops.items() if facts else ():
-        value = hardware.peak_tflops.get(dtype)
-        if value and value > 1.05 * peak:
+    for dtype, value in hardware.peak_tflops.items():
+        peak = facts.peak_tflops.get(dtype) if facts else None
+        if peak and value > 1.05 * peak:
             message = (
                 f"{dtype}: {value:g}, but the dense peak of {hardware.gpu} is {peak:g}; data sheets print sparse ones"
             )

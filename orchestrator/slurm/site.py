@@ -721,7 +721,7 @@ def _in_partition(site: Site, partition: Partition) -> Choice:
     accounts = tuple(dict.fromkeys(link.account for link in links))
 
     def of_kind(kind: NodeKind) -> Choice:
-        choices = [Choice(site, partition, kind, accounts, link) for link in links or [None]]
+        choices = [Choice(site, partition, kind, accounts, link) for link in (*links, *(() if links else (None,)))]
         best = max(choices, key=_account_rank)
         equals = {
             choice.association.account
