@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import NamedTuple
 
 ASSERTION, ERROR = "failed assertion", "error"
 CRASHED, KILLED = "a rank crashed", "a rank was killed"
@@ -13,6 +14,7 @@ NCCL_MISUSED, NCCL_ERROR, NCCL_TIMEOUT, NCCL_LOST = "NCCL misused", "NCCL error"
 TIME_LIMIT, CONTAINER = "time limit", "container"
 NOT_STARTED, OUTSIDE_IMAGE, ARGUMENT_ERROR = "not started", "outside its image", "argument error"
 NOT_FOUND, NODE_FAILURE, PREEMPTED = "not found", "node failure", "preempted"
+NAN_ENDED, NETWORK_ERROR, LAUNCH_FAILED = "NaN ended the program", "network error", "launch failed"
 NOT_A_NUMBER, WHAT_RAN = "not a number", "what ran"  # no errors: why a job that ended well is not verified
 
 _EXCEPTION = r"(?:[A-Za-z_]\w{0,60}\.){0,8}[A-Za-z_]\w{0,60}(?:Error|Exception)(?:: |:?$)"
@@ -25,13 +27,28 @@ _NO_PROGRAM = (
 )
 _CUDA = r"(?:[Ee]rror(?: \(?[0-9]{1,4}\)?)? ?: (?:Unexpected error from cuda.{1,300})?|Cuda failure (?:[0-9]{1,4} )?')"
 
-_PATTERNS = (
+
+class Row(NamedTuple):
+    """A kind of line with its pattern.
+
+    A row may have a literal that `TOKENS` lacks, the text of a program as an example, and the project that prints it.
+    """
+
+    kind: str
+    pattern: str
+    token: bytes = b""
+    example: str = ""
+    source: str = ""
+
+
+_ROWS: tuple[tuple[str, str] | Row, ...] = (
     (NOT_STARTED, r"repro: not started: "),  # by our own scripts, as in the next line
     (OUTSIDE_IMAGE, r"repro: .{0,200} outside its image"),
     # Faults of the machine, whatever the program does: messages of CUDA, NVML, nvidia-smi and the kernel.
     (
         GPU_FAULT,
         rf"{_CUDA}(?:uncorrectable (?:ECC|NVLink) error|.{{0,99}}a hardware error|.{{0,99}}system not yet initialized)"
+        r"|Detected Critical Xid"
         r"|GPU is lost|GPU requires re(?:set|start)|fallen off the bus|Unable to determine the device handle for"
         r"|NVIDIA-SMI has failed|Failed to initialize NVML",
     ),
@@ -40,6 +57,13 @@ _PATTERNS = (
         rf"{_CUDA}.{{0,99}}(?:driver on your system is too old|driver version is insufficient|no kernel image is avail"
         r"|unsupported toolchain|forward compatibility was attempted|unsupported display driver|invalid device ordinal"
         r"|no NVIDIA driver on|No CUDA GPUs are avail|no CUDA-capable device)|peer access is not supported",
+    ),
+    Row(
+        NAN_ENDED,
+        r"^(?:AssertionError|RuntimeError|ValueError): .{0,200}"
+        r"(?:found (?:NaN|Inf) in |[Uu]nexpected result -?(?:nan|inf)\b)",
+        example="RuntimeError: Rank 3, device 3, Unexpected result nan (message='found NaN in local grad norm')",
+        source="Megatron-LM",
     ),
     (ARGUMENT_ERROR, r"(?:\.py|pretrain): error: |error: (?:unrecognized arguments|argument |the following )"),
     (ARGUMENT_ERROR, r"^srun: (?:error: pyxis: (?!ignoring )|unrecognized option )"),
@@ -56,8 +80,26 @@ _PATTERNS = (
         rf"oom[_-]kill event|{_TASKS}Out Of Memory|^MemoryError(?:: |:?$)"
         r"|(?<!failed with error C)annot allocate memory|DefaultCPUAllocator: (?:can't allocate|not enough) memory",
     ),
+    Row(
+        NO_HOST_MEMORY,
+        r"^slurmstepd.{0,100} exceeded (?:virtual )?memory limit .{0,80}being killed",
+        example="slurmstepd: error: StepId=6398.0 exceeded memory limit (50385312000 > 49152000000), being killed",
+        source="Slurm",
+    ),
+    Row(
+        NETWORK_ERROR,
+        rf"^{_EXCEPTION}.{{0,300}}(?:EADDRINUSE|[Aa]ddress already in use|failed to listen on any local)",
+        example="RuntimeError: The server socket has failed to listen on any local network address.",
+        source="PyTorch",
+    ),
     (NOT_FOUND, r"^ModuleNotFoundError: |can't open file |execve\(\): |must be exported in the shell"),
     (ERROR, rf"^{_EXCEPTION}"),
+    Row(
+        ERROR,
+        r"terminated with exception: (?P<shown>CUDA error: .*)",
+        example="Process group watchdog thread terminated with exception: CUDA error: an illegal memory access",
+        source="PyTorch",
+    ),
     # Reports of torchrun, srun, a shell and Open MPI. A launcher ends the other ranks by SIGTERM.
     (
         CRASHED,
@@ -70,6 +112,13 @@ _PATTERNS = (
     # torch prints several lines for an error of NCCL. The last line has the reason.
     (NCCL_MISUSED, r"no socket interface found|is neither AF_INET\b|Duplicate GPU detected ?:"),
     (NCCL_MISUSED, rf"{_NCCL}.{{0,300}}invalid (?:usage|argument)|ncclInvalid(?:Usage|Argument): "),
+    Row(
+        NCCL_ERROR,
+        r"Got completion from peer .{1,200}(?:status=|with error )",
+        token=b"Got completion",
+        example="n1:984:1357 [4] NCCL WARN NET/IB : Got completion from peer 192.0.2.1<44206> with status=12",
+        source="NCCL",
+    ),
     (NCCL_ERROR, r"Cuda failure (?:[0-9]{1,4} )?'(?!driver shutting down)|Call to ibv_\w{1,40} (?:failed|timed)"),
     (
         NCCL_ERROR,
@@ -87,15 +136,65 @@ _PATTERNS = (
     (NODE_FAILURE, r"NODE FAILURE|Node failure on "),
     (PREEMPTED, r"DUE TO (?:PREEMPTION|JOB REQUEUE)"),
     (CONTAINER, r"error: pyxis: "),
+    Row(
+        NOT_FOUND,
+        r"^(?:FATAL: {2,}|Error: ).{0,300}(?:executable file .{0,200}not found|command that was not found)",
+        token=b"FATAL: ",
+        example='FATAL:   "python9": executable file not found in $PATH',
+        source="Apptainer",
+    ),
+    Row(
+        CONTAINER,
+        r"^FATAL: {2,}(?!exec )",
+        example="FATAL:   container creation failed: mount /data->/data error: mount source /data doesn't exist",
+        source="Apptainer",
+    ),
+    Row(
+        CONTAINER,
+        r"^Error: (?:statfs |OCI runtime|crun: |runc: |short-name |initializing source"
+        r"|unable to copy|.{1,200}image not known)",
+        example="Error: statfs /data: no such file or directory",
+        source="podman",
+    ),
+    Row(
+        CONTAINER,
+        r"^FAILED to (?:find requested image|setup |obtain |mount |lookup |initialize )",
+        token=b"FAILED to ",
+        example="FAILED to find requested image",
+        source="Shifter",
+    ),
+    Row(
+        LAUNCH_FAILED,
+        r"^srun: error: (?:Task launch for .{1,80} failed on node [\w.-]{1,64}: (?!No such process)"
+        r"|task [0-9]{1,9} launch failed: )",
+        example="srun: error: Task launch for StepId=96.0 failed on node n1: Socket timed out on send/recv operation",
+        source="Slurm",
+    ),
     (NOT_FOUND, r": command not found|: No module named |exec: .{1,200}: not found"),
     (NOT_FOUND, rf": line [0-9]{{1,9}}: .{{1,300}}: {_NO_PROGRAM}"),
+    Row(
+        NETWORK_ERROR,
+        r"Dist(?:Network|Store)Error: |Rendezvous(?:Connection|Timeout)Error"
+        r"|client socket has (?:timed out|failed to connect)",
+        example="torch.distributed.DistNetworkError: The client socket has timed out after 600000ms",
+        source="PyTorch",
+    ),
     (ERROR, r"(?<![A-Za-z.])[A-Za-z.]{0,80}(?:Error|Exception): +[^ ]"),
     (ERROR, r"^slurmstepd(?:-[\w.-]{1,64})?: error: couldn't chdir to "),  # srun then prints only the exit code
+    Row(
+        ERROR,
+        r"^ *pmix_\w{1,60} failed$|PMIX ERROR: ",
+        token=b"pmix_",
+        example="[n1:12255] PMIX ERROR: NOT-FOUND in file server/pmix_server.c at line 229",
+        source="PMIx",
+    ),
     (ERROR, rf"{_TASKS}(?!Terminated|Killed)"),
     (KILLED, rf"{_TASKS}Killed"),  # srun also kills the other tasks after one that failed
-    (ERROR, r"^(?:slurmstepd(?:-[\w.-]{1,64})?|srun|pretrain|bash|timeout|mpirun|prterun): "),
+    (ERROR, r"^(?:pretrain|bash|timeout|mpirun|prterun): |^(?:slurmstepd(?:-[\w.-]{1,64})?|srun): (?:error|fatal): "),
+    (ERROR, r"^(?:slurmstepd(?:-[\w.-]{1,64})?|srun): (?!job [0-9]{1,20} (?:queued|has been))"),  # notices
 )
-KINDS: tuple[tuple[str, re.Pattern[str]], ...] = tuple((kind, re.compile(pattern)) for kind, pattern in _PATTERNS)
+ROWS = tuple(row if isinstance(row, Row) else Row(*row) for row in _ROWS)
+KINDS: tuple[tuple[str, re.Pattern[str]], ...] = tuple((row.kind, re.compile(row.pattern)) for row in ROWS)
 """(kind, pattern of its lines without labels) in order of precedence. If a pattern has the group `shown`, only
 that part of the line is shown. No pattern distinguishes the digits 1 to 9."""
 
@@ -103,14 +202,14 @@ FAULTS = frozenset(kind for kind, _ in KINDS)
 
 OF_RANK = frozenset(
     {ASSERTION, GPU_FAULT, GPU_UNUSABLE, GPU_IN_USE, NO_GPU_MEMORY, NOT_FOUND, ERROR, CRASHED, KILLED}
-    | {NCCL_MISUSED, NCCL_ERROR, NCCL_TIMEOUT, NCCL_LOST}
+    | {NCCL_MISUSED, NCCL_ERROR, NCCL_TIMEOUT, NCCL_LOST, NAN_ENDED, NETWORK_ERROR}
 )
 """Errors of a single rank. If the line does not name the rank, a launcher's report may."""
 
 OF_JOB = frozenset({TIME_LIMIT, NODE_FAILURE, PREEMPTED})
 """Events of the whole job, whichever rank prints them."""
 
-FOLLOW_AN_END = frozenset({ERROR, CRASHED, KILLED, NCCL_ERROR, NCCL_TIMEOUT, NCCL_LOST})
+FOLLOW_AN_END = frozenset({ERROR, CRASHED, KILLED, NCCL_ERROR, NCCL_TIMEOUT, NCCL_LOST, NETWORK_ERROR})
 """Errors that ranks print when Slurm ends them. After Slurm's message (`SLURM_ENDS`) they are no causes."""
 
 SLURM_ENDS = re.compile(rb"CANCELLED AT [^\r\n]{1,40} DUE TO (?:TIME LIMIT|PREEMPTION|JOB REQUEUE|NODE FAILURE)")
@@ -131,7 +230,7 @@ TOKENS = (
     b"timeout: ", b"mpirun: ", b"prterun: ", b" Killed", b"Cuda failure", b"Call to ibv_", b"socket interface",
     b"neither AF_INET", b"Duplicate GPU", b"peer access is", b"GPU is lost",
     b"GPU requires", b"fallen off the bus", b"the device handle", b"NVIDIA-SMI has", b"to initialize NVML",
-    b": line ",
+    b": line ", b"Critical Xid", *(row.token for row in ROWS if row.token),
 )
 # fmt: on
 """Literals: each line of any kind contains one of them. A search for them is many times faster than for patterns."""

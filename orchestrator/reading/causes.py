@@ -29,8 +29,9 @@ _EXITED = re.compile(r"container exited too soon")
 # Reasons in enroot's log, the most specific first: a full disk, a marked line, a program's message.
 _REASONS = (
     re.compile(r" +(.*No space left on device.*)"),
-    re.compile(r" +((?:\[ERROR\]|curl:|FATAL ERROR:) .*)"),
-    re.compile(r" +((?:/[\w./-]{1,200}|[\w.-]{1,64}): [^ ].*)"),
+    re.compile(r" +((?:\[ERROR\](?! [\w./-]{1,200} exited with )|curl:|FATAL ERROR:) .*)"),
+    re.compile(r" +((?:/[\w./-]{1,200}|[\w.-]{1,64}(?: \(child\))?): [^ ].*)"),
+    re.compile(r" +(\[ERROR\] .*)"),
 )
 _MOST_ORIGINS = 4096
 

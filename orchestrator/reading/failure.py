@@ -140,6 +140,9 @@ _BY_KIND = {
     kinds.NODE_FAILURE: Failure.NODE_FAIL,
     kinds.PREEMPTED: Failure.PREEMPTED,
     kinds.CONTAINER: Failure.IMAGE,
+    kinds.NAN_ENDED: Failure.NUMBERS,
+    kinds.NETWORK_ERROR: Failure.NCCL_ERROR,
+    kinds.LAUNCH_FAILED: Failure.NODE_FAIL,
 }
 """Classes by the kind of the line that `reading.causes` finds."""
 
@@ -239,7 +242,7 @@ def failing_line(failure: Failure, cause: Cause | None) -> Cause | None:
     if cause is None or failure is Failure.CANCELLED:
         return None
     own_kinds = [kind for kind, of_kind in _BY_KIND.items() if of_kind is failure]
-    line = cause.of(*own_kinds) if failure is not Failure.NUMBERS else cause.of(kinds.NOT_A_NUMBER)
+    line = cause.of(*own_kinds, *([kinds.NOT_A_NUMBER] if failure is Failure.NUMBERS else []))
     if line is None and failure in _NEED_NO_KIND and cause.is_fault:
         line = cause
     return line
