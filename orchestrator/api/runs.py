@@ -36,7 +36,7 @@ from orchestrator.launch.supervise import (
     changed_limit,
     failure_classes,
     plan_again,
-    recorded_settings,
+    recorded_options,
     wait_for,
 )
 from orchestrator.launch.templates import Explained
@@ -536,20 +536,20 @@ def retry(
     command = recorded_command(session, "retry", targets, options)
     cluster, new_limit = selection.get("cluster"), changed_limit(time_limit)
     folders, ledger = session.folders, updated_ledger(session)
-    if cluster is not None:
+    if cluster is not None and not any(row.cluster == cluster for row in job_rows(ledger)):
         selection["cluster"] = find_cluster(folders, cluster).name
     rows = [row for row in select_jobs(ledger, folders, targets, **selection) if row.verdict == FAILED]
     failures = {row.job_id: class_named(row.failure) for row in rows}
     wanted = failure_classes(classes, failures.values())
     retries = [
-        plan_again(folders, group, cluster, new_limit, over(of_run, settings))
-        for group, of_run in _groups(ledger, rows, wanted)
+        plan_again(folders, group, cluster, new_limit, over(of_run, settings), max_parallel)
+        for group, (of_run, max_parallel) in _groups(ledger, rows, wanted)
     ]
     for group in retries:
         require_ready(group.plans, group.cluster, folders)
     done: list[RetriedGroup] = []
     for group in retries:
-        run_options = RunOptions(rerun_classes=wanted, only_failed=True, settings=group.settings)
+        run_options = group.options(wanted)
         if dry_run:
             attempts, submitted, left = _would_retry(ledger, group, run_options)
         else:
@@ -567,17 +567,17 @@ def retry(
 
 def _groups(
     ledger: Ledger, rows: Sequence[JobRow], wanted: Collection[str]
-) -> Iterator[tuple[list[JobRow], tuple[str, ...]]]:
-    """Yield the failed jobs to plan together, with the settings of their runs: those of `wanted`, if given."""
+) -> Iterator[tuple[list[JobRow], tuple[tuple[str, ...], int | None]]]:
+    """Yield the failed jobs to plan together, with the options of their runs: those of `wanted`, if given."""
     groups: dict[tuple[object, ...], list[JobRow]] = {}
-    settings_of = {run_id: recorded_settings(ledger, run_id) for run_id in {row.run_id for row in rows}}
+    options_of = {run_id: recorded_options(ledger, run_id) for run_id in {row.run_id for row in rows}}
     for row in rows:
         if is_of_classes(row.failure, wanted) if wanted else policy_of(row.failure).retry:
             profile = row.profile_file or row.cluster
             key = (row.experiment, row.scale, profile, row.program, row.iterations, tuple(row.spec.argument_changes))
-            groups.setdefault((*key, settings_of[row.run_id]), []).append(row)
+            groups.setdefault((*key, options_of[row.run_id]), []).append(row)
     for group in groups.values():
-        yield group, settings_of[group[0].run_id]
+        yield group, options_of[group[0].run_id]
 
 
 def _would_retry(ledger: Ledger, group: Retry, options: RunOptions) -> tuple[dict[str, int], int, int]:

@@ -121,6 +121,10 @@ def image_problems(plans: Sequence[Plan], cluster: Cluster) -> Iterator[Problem]
             hint = "correct the path, or put the image there; if only nodes see it, set "
             hint += "site: {login_sees_paths: false}"
             yield Problem(f"container.images.{name}: {file}: no such file", location, hint)
+        elif is_there(file) and not os.access(file, os.R_OK):
+            location = cluster.location(("container", "images", name))
+            hint = "ask its owner for permission to read it"
+            yield Problem(f"container.images.{name}: {file}: you may not read it", location, hint)
 
 
 def image_warnings(plans: Sequence[Plan], cluster: Cluster) -> list[str]:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from orchestrator.catalog.case import with_changes
 from orchestrator.catalog.expand import cases_to_run
 from orchestrator.catalog.library import find_experiment
-from orchestrator.clusters.resolve import Cluster, find_cluster, recorded_cluster
+from orchestrator.clusters.resolve import Cluster, cluster_names, find_cluster, recorded_cluster
 from orchestrator.errors import Problem, ReproError, did_you_mean, require_none
 from orchestrator.launch.cancel import cancel
 from orchestrator.launch.refresh import sender_is_alive
@@ -277,11 +277,18 @@ class Retry:
     cluster: Cluster
     plans: tuple[Plan, ...]
     settings: tuple[str, ...]
+    max_parallel: int | None
+
+    def options(self, classes: frozenset[str]) -> RunOptions:
+        """Return the options of a run that submits failed jobs of these classes, with the limit of the earlier run."""
+        limit = self.max_parallel
+        return RunOptions(rerun_classes=classes, only_failed=True, max_parallel=limit, settings=self.settings)
 
 
-def recorded_settings(ledger: Ledger, run_id: str) -> tuple[str, ...]:
-    """Return the settings of the command line that a run was submitted with."""
-    return RunPlan.from_json(run_record(ledger, run_id).run_options).settings
+def recorded_options(ledger: Ledger, run_id: str) -> tuple[tuple[str, ...], int | None]:
+    """Return the settings and `--max-parallel` of the command line that a run was submitted with."""
+    run_plan = RunPlan.from_json(run_record(ledger, run_id).run_options)
+    return run_plan.settings, run_plan.max_parallel
 
 
 def plan_again(
@@ -290,11 +297,12 @@ def plan_again(
     cluster: str | None,
     new_limit: Callable[[str], str],
     settings: tuple[str, ...],
+    max_parallel: int | None,
 ) -> Retry:
     """Return the same jobs, planned again with these settings; ReproError if one would become another job."""
     first, run_settings = rows[0], read_settings(settings)
     entry = find_experiment(folders, first.experiment)
-    if cluster is None:
+    if cluster is None or (cluster == first.cluster and cluster not in cluster_names(folders)):
         profile = recorded_cluster(folders, first.cluster, first.profile_file, run_settings.of_profile)
     else:
         profile = find_cluster(folders, cluster, run_settings.of_profile)
@@ -317,7 +325,7 @@ def plan_again(
     for plan in (by_id[row.job_id] for row in rows):
         resources = dataclasses.replace(plan.resources, time_limit=new_limit(plan.resources.time_limit))
         again.append(dataclasses.replace(plan, resources=resources))
-    return Retry(profile, tuple(again), settings)
+    return Retry(profile, tuple(again), settings, max_parallel)
 
 
 def failure_classes(text: str | None, of_programs: Iterable[str] = ()) -> frozenset[str]:

@@ -15,7 +15,7 @@ from orchestrator.catalog.experiment import PAPER
 from orchestrator.catalog.library import Entry, find_experiment
 from orchestrator.clusters.resolve import find_cluster
 from orchestrator.errors import Problem, ReproError
-from orchestrator.launch.supervise import may_be_resubmitted, recorded_settings
+from orchestrator.launch.supervise import may_be_resubmitted, recorded_options
 from orchestrator.ledger.attempts import job_rows, result_rows
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.measurements import MeasuredMetric, metrics_of
@@ -137,7 +137,7 @@ def _finish_open(prepared: PreparedSearch, iterations: Sequence[int], session: S
     rows = [
         row
         for row in _job_rows(prepared, ledger)
-        if row.phase in OPEN and recorded_settings(ledger, row.run_id) in own_settings
+        if row.phase in OPEN and recorded_options(ledger, row.run_id)[0] in own_settings
     ]
     if rows:
         names = ", ".join(row.case_name for row in rows)

@@ -17,6 +17,7 @@ import sqlalchemy as sa
 from orchestrator import api
 from orchestrator.errors import ReproError
 from orchestrator.files import read_record
+from orchestrator.launch.supervise import recorded_options
 from orchestrator.ledger.rows import JobRow
 from orchestrator.ledger.tables import Attempt, Run
 from orchestrator.reading.failure import Failure
@@ -199,6 +200,34 @@ def test_a_profile_of_the_users_own_is_used_again_by_its_path(project: Project) 
     project.site.behave("fail", "pp1-gbs4")
     project.run(ONE, str(file))
     assert project.retry(classes="gpu-oom") == 1
+
+
+@pytest.mark.fault(
+    section="Faults of jobs",
+    fault="`retry` names a cluster whose profile is outside the folders of profiles",
+    promise="The recorded profile is used.",
+)
+@pytest.mark.parametrize("name", ["own", "path"])
+def test_a_retry_on_a_cluster_of_another_folder(project: Project, name: str) -> None:
+    file = project.folder.parent / "mine" / "own.yaml"
+    file.parent.mkdir()
+    file.write_text((project.folder / "clusters" / "here.yaml").read_text())
+    project.site.behave("fail", "pp1-gbs4")
+    project.run(ONE, str(file))
+    assert project.retry(classes="gpu-oom", cluster=name if name == "own" else str(file)) == 1
+
+
+@pytest.mark.fault(
+    section="Faults of jobs",
+    fault="`retry` of a run with `--max-parallel`",
+    promise="The limit stays.",
+)
+def test_a_retry_keeps_the_limit_of_running_jobs(project: Project) -> None:
+    project.site.behave("fail", "pp1-gbs4")
+    project.run(ONE, max_parallel=1)
+    assert project.retry(classes="gpu-oom") == 1
+    (row,) = project.rows()
+    assert recorded_options(project.ledger, row.run_id) == ((), 1)
 
 
 def test_a_retry_of_a_repeat_runs_that_one(project: Project) -> None:

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from orchestrator.launch.supervise import recorded_settings
+from orchestrator.launch.supervise import recorded_options
 from orchestrator.ledger.attempts import job_rows
 from tests.recorded_jobs import new_ledger
 from tests.unit.cli.calling import Caller
@@ -67,12 +67,12 @@ def test_a_run_records_its_settings_and_a_retry_keeps_them(repro: Caller) -> Non
     assert repro("submit", *CASE, "--cluster", "here", *words, "--wait").returncode == 1
     ledger = new_ledger(repro.site.folder)
     (first,) = job_rows(ledger)
-    assert recorded_settings(ledger, first.run_id) == ("time_limit=0:09:00", "training.iterations=9")
+    assert recorded_options(ledger, first.run_id)[0] == ("time_limit=0:09:00", "training.iterations=9")
     done = repro("retry", "figure-13", "--class", "gpu-oom", "--set", "time_limit=0:08:00")
     assert done.returncode == 0, done.stderr
     (row,) = job_rows(ledger)
     assert (row.job_id, row.number, row.iterations) == (first.job_id, 2, 9)
-    assert recorded_settings(ledger, row.run_id) == ("training.iterations=9", "time_limit=0:08:00")
+    assert recorded_options(ledger, row.run_id)[0] == ("training.iterations=9", "time_limit=0:08:00")
 
 
 @pytest.mark.parametrize(

@@ -295,3 +295,19 @@ def test_a_job_is_refused_where_this_machine_sees_that_the_file_of_its_image_is_
     (tmp_path / "nvidia" / "pytorch:20.12-py3").touch()
     require_none(image_problems(plans(cluster, "paper"), cluster))
     assert image_warnings(plans(cluster, "paper"), cluster) == []
+
+
+@pytest.mark.fault(
+    section="Safety",
+    fault="The user may not read the image file",
+    promise="Refused at submission, with the line of the profile.",
+)
+def test_an_image_that_the_user_may_not_read_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "x.sqsh"
+    file.write_text("an image")
+    cluster = profile(tmp_path, text=with_images(f"{{pretrain: {file}}}"))
+    jobs = plans(cluster, "pair")
+    require_none(image_problems(jobs, cluster))
+    monkeypatch.setattr("os.access", lambda *_: False)
+    (problem,) = image_problems(jobs, cluster)
+    assert f"container.images.pretrain: {file}: you may not read it" in str(problem)

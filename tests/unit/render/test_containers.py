@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -221,3 +222,30 @@ def test_proof_of_an_earlier_attempt_does_not_count(failure: str, tmp_path: Path
     failing = with_fields(cluster, setup=["(exit 5)"]) if failure == "setup" else cluster
     answer = stage.run(stage.render(on_two_nodes(plan), failing), {"NOT_INSIDE": "1"})
     assert answer.returncode in (5, 97) and stage.end_record()["inside_image"] == "0/2"
+
+
+@pytest.mark.fault(
+    section="Safety",
+    fault="Leftover `APPTAINER*` and `SINGULARITY*` variables of the submitting shell",
+    promise="Unset in the script, except folders and credentials of downloads, and names in `env_from`.",
+)
+@pytest.mark.parametrize(
+    ("name", "stays"),
+    [
+        ("APPTAINER_BIND", False),
+        ("SINGULARITY_BIND", False),
+        ("APPTAINER_WRITABLE_TMPFS", False),
+        ("APPTAINERENV_PATH", False),
+        ("SINGULARITYENV_TMPDIR", False),
+        ("APPTAINER_CACHEDIR", True),
+        ("SINGULARITY_DOCKER_PASSWORD", True),
+        ("APPTAINER_NV", True),
+    ],
+)
+def test_apptainer_gets_no_leftover_variable(name: str, stays: bool, tmp_path: Path) -> None:
+    cluster, plan = cluster_and_plan("apptainer")
+    script = Stage.at(tmp_path).render(with_arguments(plan), with_fields(cluster, env_from=["APPTAINER_NV"]))
+    block = script.split("\nfor stray in")[1].split("\ndone\n")[0]
+    program = f'{name}=x\nfor stray in{block}\ndone\nprintf %s "${{{name}:-}}"'
+    output = subprocess.run(["bash", "-euc", program], env={}, capture_output=True, text=True, check=True).stdout
+    assert output == ("x" if stays else "")

@@ -64,8 +64,13 @@ trap 'exit 130' INT
 # It may have been cancelled while it started, before there was a process to signal.
 [ ! -e "$folder/cancelled" ] || exit 143
 
-# Variables of the submitting shell that Apptainer would set inside the image, and that would change what Python imports.
-unset "${!APPTAINERENV_PYTHON@}" "${!SINGULARITYENV_PYTHON@}"
+# Variables of the submitting shell that Apptainer would use as options or set inside the image.
+for stray in "${!APPTAINER@}" "${!SINGULARITY@}"; do
+  case $stray in
+    *[RY]_CACHEDIR | *[RY]_TMPDIR | *[RY]_DOCKER_USERNAME | *[RY]_DOCKER_PASSWORD | *[RY]_NOHTTPS) ;;
+    *) unset "$stray" ;;
+  esac
+done
 
 # Variables of the submitting shell that would change what Python imports.
 unset PYTHONPATH PYTHONHOME PYTHONUSERBASE PYTHONPLATLIBDIR
