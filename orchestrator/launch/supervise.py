@@ -18,7 +18,8 @@ from dataclasses import dataclass, field
 from orchestrator.catalog.case import with_changes
 from orchestrator.catalog.expand import cases_to_run
 from orchestrator.catalog.library import find_experiment
-from orchestrator.clusters.resolve import Cluster, cluster_names, find_cluster, recorded_cluster
+from orchestrator.clusters import cluster_names
+from orchestrator.clusters.resolve import Cluster, find_cluster, recorded_cluster
 from orchestrator.errors import Problem, ReproError, did_you_mean, require_none
 from orchestrator.launch.cancel import cancel
 from orchestrator.launch.refresh import sender_is_alive

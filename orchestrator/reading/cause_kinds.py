@@ -28,7 +28,7 @@ _NO_PROGRAM = (
 _CUDA = r"(?:[Ee]rror(?: \(?[0-9]{1,4}\)?)? ?: (?:Unexpected error from cuda.{1,300})?|Cuda failure (?:[0-9]{1,4} )?')"
 
 
-class Row(NamedTuple):
+class CauseRow(NamedTuple):
     """A kind of line with its pattern.
 
     A row may have a literal that `TOKENS` lacks, the text of a program as an example, and the project that prints it.
@@ -41,7 +41,7 @@ class Row(NamedTuple):
     source: str = ""
 
 
-_ROWS: tuple[tuple[str, str] | Row, ...] = (
+_ROWS: tuple[tuple[str, str] | CauseRow, ...] = (
     (NOT_STARTED, r"repro: not started: "),  # by our own scripts, as in the next line
     (OUTSIDE_IMAGE, r"repro: .{0,200} outside its image"),
     # Faults of the machine, whatever the program does: messages of CUDA, NVML, nvidia-smi and the kernel.
@@ -58,7 +58,7 @@ _ROWS: tuple[tuple[str, str] | Row, ...] = (
         r"|unsupported toolchain|forward compatibility was attempted|unsupported display driver|invalid device ordinal"
         r"|no NVIDIA driver on|No CUDA GPUs are avail|no CUDA-capable device)|peer access is not supported",
     ),
-    Row(
+    CauseRow(
         NAN_ENDED,
         r"^(?:AssertionError|RuntimeError|ValueError): .{0,200}"
         r"(?:found (?:NaN|Inf) in |[Uu]nexpected result -?(?:nan|inf)\b)",
@@ -80,13 +80,13 @@ _ROWS: tuple[tuple[str, str] | Row, ...] = (
         rf"oom[_-]kill event|{_TASKS}Out Of Memory|^MemoryError(?:: |:?$)"
         r"|(?<!failed with error C)annot allocate memory|DefaultCPUAllocator: (?:can't allocate|not enough) memory",
     ),
-    Row(
+    CauseRow(
         NO_HOST_MEMORY,
         r"^slurmstepd.{0,100} exceeded (?:virtual )?memory limit .{0,80}being killed",
         example="slurmstepd: error: StepId=6398.0 exceeded memory limit (50385312000 > 49152000000), being killed",
         source="Slurm",
     ),
-    Row(
+    CauseRow(
         NETWORK_ERROR,
         rf"^{_EXCEPTION}.{{0,300}}(?:EADDRINUSE|[Aa]ddress already in use|failed to listen on any local)",
         example="RuntimeError: The server socket has failed to listen on any local network address.",
@@ -94,7 +94,7 @@ _ROWS: tuple[tuple[str, str] | Row, ...] = (
     ),
     (NOT_FOUND, r"^ModuleNotFoundError: |can't open file |execve\(\): |must be exported in the shell"),
     (ERROR, rf"^{_EXCEPTION}"),
-    Row(
+    CauseRow(
         ERROR,
         r"terminated with exception: (?P<shown>CUDA error: .*)",
         example="Process group watchdog thread terminated with exception: CUDA error: an illegal memory access",
@@ -112,7 +112,7 @@ _ROWS: tuple[tuple[str, str] | Row, ...] = (
     # torch prints several lines for an error of NCCL. The last line has the reason.
     (NCCL_MISUSED, r"no socket interface found|is neither AF_INET\b|Duplicate GPU detected ?:"),
     (NCCL_MISUSED, rf"{_NCCL}.{{0,300}}invalid (?:usage|argument)|ncclInvalid(?:Usage|Argument): "),
-    Row(
+    CauseRow(
         NCCL_ERROR,
         r"Got completion from peer .{1,200}(?:status=|with error )",
         token=b"Got completion",
@@ -136,34 +136,34 @@ _ROWS: tuple[tuple[str, str] | Row, ...] = (
     (NODE_FAILURE, r"NODE FAILURE|Node failure on "),
     (PREEMPTED, r"DUE TO (?:PREEMPTION|JOB REQUEUE)"),
     (CONTAINER, r"error: pyxis: "),
-    Row(
+    CauseRow(
         NOT_FOUND,
         r"^(?:FATAL: {2,}|Error: ).{0,300}(?:executable file .{0,200}not found|command that was not found)",
         token=b"FATAL: ",
         example='FATAL:   "python9": executable file not found in $PATH',
         source="Apptainer",
     ),
-    Row(
+    CauseRow(
         CONTAINER,
         r"^FATAL: {2,}(?!exec )",
         example="FATAL:   container creation failed: mount /data->/data error: mount source /data doesn't exist",
         source="Apptainer",
     ),
-    Row(
+    CauseRow(
         CONTAINER,
         r"^Error: (?:statfs |OCI runtime|crun: |runc: |short-name |initializing source"
         r"|unable to copy|.{1,200}image not known)",
         example="Error: statfs /data: no such file or directory",
         source="podman",
     ),
-    Row(
+    CauseRow(
         CONTAINER,
         r"^FAILED to (?:find requested image|setup |obtain |mount |lookup |initialize )",
         token=b"FAILED to ",
         example="FAILED to find requested image",
         source="Shifter",
     ),
-    Row(
+    CauseRow(
         LAUNCH_FAILED,
         r"^srun: error: (?:Task launch for .{1,80} failed on node [\w.-]{1,64}: (?!No such process)"
         r"|task [0-9]{1,9} launch failed: )",
@@ -172,7 +172,7 @@ _ROWS: tuple[tuple[str, str] | Row, ...] = (
     ),
     (NOT_FOUND, r": command not found|: No module named |exec: .{1,200}: not found"),
     (NOT_FOUND, rf": line [0-9]{{1,9}}: .{{1,300}}: {_NO_PROGRAM}"),
-    Row(
+    CauseRow(
         NETWORK_ERROR,
         r"Dist(?:Network|Store)Error: |Rendezvous(?:Connection|Timeout)Error"
         r"|client socket has (?:timed out|failed to connect)",
@@ -181,7 +181,7 @@ _ROWS: tuple[tuple[str, str] | Row, ...] = (
     ),
     (ERROR, r"(?<![A-Za-z.])[A-Za-z.]{0,80}(?:Error|Exception): +[^ ]"),
     (ERROR, r"^slurmstepd(?:-[\w.-]{1,64})?: error: couldn't chdir to "),  # srun then prints only the exit code
-    Row(
+    CauseRow(
         ERROR,
         r"^ *pmix_\w{1,60} failed$|PMIX ERROR: ",
         token=b"pmix_",
@@ -193,7 +193,7 @@ _ROWS: tuple[tuple[str, str] | Row, ...] = (
     (ERROR, r"^(?:pretrain|bash|timeout|mpirun|prterun): |^(?:slurmstepd(?:-[\w.-]{1,64})?|srun): (?:error|fatal): "),
     (ERROR, r"^(?:slurmstepd(?:-[\w.-]{1,64})?|srun): (?!job [0-9]{1,20} (?:queued|has been))"),  # notices
 )
-ROWS = tuple(row if isinstance(row, Row) else Row(*row) for row in _ROWS)
+ROWS = tuple(row if isinstance(row, CauseRow) else CauseRow(*row) for row in _ROWS)
 KINDS: tuple[tuple[str, re.Pattern[str]], ...] = tuple((row.kind, re.compile(row.pattern)) for row in ROWS)
 """(kind, pattern of its lines without labels) in order of precedence. If a pattern has the group `shown`, only
 that part of the line is shown. No pattern distinguishes the digits 1 to 9."""

@@ -16,7 +16,7 @@ NOTICES = (
 
 
 @pytest.mark.parametrize("row", [row for row in kinds.ROWS if row.example], ids=lambda row: f"{row.source}-{row.kind}")
-def test_the_example_of_each_row_has_its_kind_and_outranks_notices(row: kinds.Row) -> None:
+def test_the_example_of_each_row_has_its_kind_and_outranks_notices(row: kinds.CauseRow) -> None:
     found = cause(f"{NOTICES}{row.example}\nsrun: error: n2: task 0: Exited with exit code 1\n".encode())
     assert found is not None and found.kind == row.kind and found.line in row.example and row.source
     failure = failure_of(Ending("ended", "FAILED", 1, None, "no proof", nodes_inside=0), found.kind)
