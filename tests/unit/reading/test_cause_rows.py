@@ -15,6 +15,11 @@ NOTICES = (
 )
 
 
+@pytest.mark.fault(
+    section="Faults of jobs",
+    fault="srun, the network, a container runtime or a NaN ends the program with a text of its own",
+    promise="The line and its class are those of the text, not of a notice of srun; the class decides the retry.",
+)
 @pytest.mark.parametrize("row", [row for row in kinds.ROWS if row.example], ids=lambda row: f"{row.source}-{row.kind}")
 def test_the_example_of_each_row_has_its_kind_and_outranks_notices(row: kinds.CauseRow) -> None:
     found = cause(f"{NOTICES}{row.example}\nsrun: error: n2: task 0: Exited with exit code 1\n".encode())

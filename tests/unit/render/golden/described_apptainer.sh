@@ -68,7 +68,7 @@ trap 'exit 130' INT
 # Variables of the submitting shell that Apptainer would use as options or set inside the image.
 for stray in "${!APPTAINER@}" "${!SINGULARITY@}"; do
   case $stray in
-    *[RY]_CACHEDIR | *[RY]_TMPDIR | *[RY]_DOCKER_USERNAME | *[RY]_DOCKER_PASSWORD | *[RY]_NOHTTPS) ;;
+    *[RY]_CACHEDIR | *[RY]_TMPDIR | *[RY]_DOCKER_[UP]* | *[RY]_NOHTTPS) ;;
     *) unset "$stray" ;;
   esac
 done
