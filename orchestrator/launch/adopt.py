@@ -9,7 +9,7 @@ import hashlib
 import json
 import socket
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Literal
 
@@ -30,7 +30,7 @@ from orchestrator.paths import Folders
 from orchestrator.planning.plan import Plan
 from orchestrator.slurm.command import cluster_identity, on_cluster
 
-FORMAT = 1
+FORMAT = 2
 """Version of the record of a rendered script."""
 _RECORD = ".repro.json"
 """Ending of a record's file name, after the name of the script."""
@@ -44,7 +44,7 @@ Rendered = tuple[NewRun, NewJob, Attempt]
 class _ScriptFile:
     """Content of a record. The fields of `run` that identify the submitter are those of the process that reads it."""
 
-    format: Literal[1]
+    format: Literal[2]
     script: str
     script_sha256: str
     token: str
@@ -76,7 +76,7 @@ def write_records(
             "token": token_of(plan, script.with_suffix("")),
             "is_requeued": slurm is not None and slurm.requeue,
             "run": masked_tree(run),
-            "job": masked_tree({**field_values(job), "spec": job.spec.to_json()}),
+            "job": masked_tree({**field_values(job), "spec": asdict(job.spec)}),
         }
         with written_whole(script.with_name(f"{script.stem}{_RECORD}")) as part:
             part.write_text(json.dumps(record, indent=1, default=str) + "\n", encoding="utf-8")

@@ -168,6 +168,7 @@ def read_own_script(ledger: Ledger, attempts: Sequence[AttemptRow]) -> OwnScript
         return OwnScript(file, text, (attempts[0].folder,))
     name = _SEVERAL.fullmatch(file.name)
     if name is None or file.parent.name != SUBMISSIONS:
+        read_own_file(file, ledger.runs)  # a file of another user is refused as such
         raise _refused(file, "is not a script that repro writes for a scheduler")
     text = _text(file, ledger, name[1])
     _require_elements(ledger, file, text, attempts)

@@ -104,7 +104,7 @@ def test_a_record_has_no_secret(site: Site, repro: Caller) -> None:
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"format": 2}, "a record of format 2, and this repro reads format 1"),
+        ({"format": 3}, "a record of format 3, and this repro reads format 2"),
         ({"job": {}}, "not a record of `repro render` (job.id: Field required)"),
         ({"script": "../other.sh"}, "a record of another script, ../other.sh"),
         (None, "not a record of `repro render` ("),
