@@ -150,7 +150,7 @@ def _about(file: Path, folder: Path) -> tuple[str, About]:
                 missing={str(item["path"]): str(item["why"]) for item in content["missing"]},
                 code_sha256=content["code_sha256"],
                 matplotlib=content["matplotlib"],
-                judging_rules=int(content["judging_rules"]),
+                judging_rules=int(content.get("judging_rules", 1)),
                 left_out=tuple(words_of(content["left_out"])),
             )
     except (*BROKEN, OSError, ReproError):
