@@ -6,13 +6,25 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from orchestrator.errors import Problem, ReproError
+from orchestrator.errors import Problem, ReproError, did_you_mean
+
+# ISO 4217, list one: the codes of currencies that are in use.
+_CODES = (
+    "AED AFN ALL AMD AOA ARS AUD AWG AZN BAM BBD BDT BHD BIF BMD BND BOB BRL BSD BTN BWP BYN BZD CAD CDF CHF CLP "
+    "CNY COP CRC CUP CVE CZK DJF DKK DOP DZD EGP ERN ETB EUR FJD FKP GBP GEL GHS GIP GMD GNF GTQ GYD HKD HNL HTG "
+    "HUF IDR ILS INR IQD IRR ISK JMD JOD JPY KES KGS KHR KMF KPW KRW KWD KYD KZT LAK LBP LKR LRD LSL LYD MAD MDL "
+    "MGA MKD MMK MNT MOP MRU MUR MVR MWK MXN MYR MZN NAD NGN NIO NOK NPR NZD OMR PAB PEN PGK PHP PKR PLN PYG QAR "
+    "RON RSD RUB RWF SAR SBD SCR SDG SEK SGD SHP SLE SOS SRD SSP STN SVC SYP SZL THB TJS TMT TND TOP TRY TTD TWD "
+    "TZS UAH UGX USD UYU UZS VED VES VND VUV WST XAF XCD XCG XOF XPF YER ZAR ZMW ZWG"
+)
+CURRENCIES = frozenset(_CODES.split())
 
 
 def checked_currency(code: str) -> str:
-    """Return the code; ValueError if it is not one of ISO 4217, three capital letters."""
-    if not re.fullmatch(r"[A-Z]{3}", code):
-        raise ValueError("must be an ISO 4217 code such as USD or EUR")
+    """Return the code; ValueError if it is not one of ISO 4217."""
+    if code not in CURRENCIES:
+        similar = did_you_mean(code.upper(), CURRENCIES)
+        raise ValueError(f"must be an ISO 4217 code such as USD or EUR{f'; {similar}' if similar else ''}")
     return code
 
 

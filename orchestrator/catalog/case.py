@@ -31,13 +31,12 @@ _LONGEST_SLUG = 100
 class Case:
     """One point of an experiment, at one scale.
 
-    `point` has the values on the axes that name the case, `settings` the values on all axes. `program` is the program
-    that the experiment describes; None for a known one, whose name is `program`. `arguments` are further
-    arguments of the program, besides those from the settings. `argument_changes` are the options `--arg`
-    and `--no-arg` of the run that change the arguments. `published` are the numbers of the source.
-    `reference_only` is the reason why the case has no job. `script` is the published script with its arguments, at the
-    published scale. `instead_of` is the program of the experiment, if
-    `--program` replaced it.
+    `point` has the values on the axes that name the case, `settings` the values on all axes. `program` is the name of
+    its program, and `described` the block of one that the experiment describes; None for a known one. `arguments` are
+    further arguments of the program, besides those from the settings. `argument_changes` are the options `--arg` and
+    `--no-arg` of the run that change the arguments. `published` are the numbers of the source. `reference_only` is the
+    reason why the case has no job. `script` is the published script with its arguments, at the published scale.
+    `instead_of` is the program of the experiment, if `--program` replaced it.
     """
 
     experiment: str

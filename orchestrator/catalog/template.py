@@ -30,7 +30,7 @@ figure: Figure 1
 title: Pipeline against tensor parallelism
 
 # The published size. `scales` below has smaller ones.
-program: pretrain            # the program: repro programs list
+program: pretrain             # its name: repro programs list
 gpus: 8
 model: {layers: 8, hidden: 1024, heads: 8, seq: 1024, vocab: 51200}    # seq in tokens
 time_limit: "0:30:00"

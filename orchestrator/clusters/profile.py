@@ -498,7 +498,7 @@ def profile_model(programs: frozenset[str]) -> type[ClusterProfile]:
     """Return the model of a profile that names these programs. No other program is loaded."""
     sites: dict[str, tuple[object, object]] = {}
     for name in sorted(programs & plug_ins(GROUP).keys()):
-        with suppress(ReproError):  # a broken program, which `broken_programs` reports
+        with suppress(ReproError):  # a broken program, which `broken_plug_ins` reports
             program = find_program(name)
             default = _default_site(program)
             kind = program.site if default is not None else program.site | None

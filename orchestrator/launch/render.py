@@ -245,9 +245,9 @@ def _command(plan: Plan | SidePlan, cluster: Cluster, argv: Sequence[str]) -> li
             return program_origin(plan, cluster, *words)
         if own and set(words) <= own:
             return experiment
-        program = own_origin(plan)
+        of_program = own_origin(plan)
         is_whole = plan.program.origin is not None or words[0] == plan.program.command[0]
-        return program if is_whole else f"{program}, {experiment}"
+        return of_program if is_whole else f"{of_program}, {experiment}"
 
     return command_lines(argv, origin)
 

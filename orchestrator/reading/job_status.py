@@ -48,7 +48,7 @@ class JobStatus:
     """State, verdict, speed and remaining time of a job. Times are in UTC.
 
     `tflops_per_gpu` is measured in a job that has ended, and current in a running job. `metric` is the first metric of
-    a program without `tflops_per_gpu` that the job has as one number, else its first metric. `left_by` says what ends a
+    a program without `tflops_per_gpu` that the job has as one number, else its first metric. `left_by` is what ends a
     running job first: its pace or its time limit. `iteration` is the last one of `iterations`; None for a program
     that prints none, and `iterations` is 0 if no number is planned. The attempt is the job's result
     (`ledger.attempts`). `newer` is the state of a later attempt: `attempt 2: failed (cancelled)`; then `left_s` and

@@ -367,7 +367,7 @@ def test_of_one_submission_that_slurm_has_taken_twice_the_later_is_cancelled(
     slurm_submission(ledger)
     slurm_answers(monkeypatch, "100_0", "100_1", "99_0", "99_1")
     refresh(ledger)
-    assert [row.scheduler_id for row in job_rows(ledger)] == ["999999_0", "999999_1", "999999_2"]
+    assert [row.scheduler_id for row in job_rows(ledger)] == ["99_0", "99_1", "99_2"]
     assert cancelled == [["100"]]
 
 
