@@ -193,6 +193,17 @@ def test_the_file_has_no_problem(tmp_path: Path) -> None:
         ),
         ("program:\n", "program: pretrain\nprogram:\n", ["loss.yaml:5:1 program: given twice"]),
         (
+            "fixed: {",
+            "scales: {small: {program: pretrain}}\nfixed: {",
+            ["loss.yaml:10:27 scales.small.program: every scale runs the program that is described, train.py"],
+        ),
+        (
+            "fixed: {",
+            "scales: {small: {program: {command: [a], output: {values: {b: 'b {number}'}}, "
+            "metrics: {b: {better: lower}}}}}\nfixed: {",
+            ["loss.yaml:10:27 scales.small.program: a scale cannot describe a program"],
+        ),
+        (
             FILE[FILE.index("program:") : FILE.index("matrix")],
             "program: toy\n",
             ["loss.yaml:4:10 toy: no such program"],
@@ -222,6 +233,16 @@ def test_an_unknown_program_is_one_problem(tmp_path: Path, name: str, hint: str)
     program = text[text.index("\nprogram:") :].split("\n")[1]
     [line] = problems(tmp_path, text.replace(program, f"program: {name}", 1))
     assert f"{name}: no such program. {hint}" in line and line.startswith("loss.yaml:")
+
+
+def test_a_misspelled_program_of_the_paper_is_one_problem(tmp_path: Path) -> None:
+    block = FILE[FILE.index("program:") : FILE.index("matrix")]
+    (tmp_path / "toy").mkdir()
+    (tmp_path / "toy" / "paper.yaml").write_text(f"title: x\nprograms:\n  train:\n{block[9:].replace('  ', '    ')}")
+    assert problems(tmp_path, FILE.replace(block, "program: train\n")) == []
+    assert problems(tmp_path, FILE.replace(block, "program: trian\n")) == [
+        'loss.yaml:4:10 trian: no such program. Did you mean "train"?'
+    ]
 
 
 @pytest.mark.parametrize("name", ["copy", "json", "model_config", "_private", "from", "__init__", "self", "model"])
