@@ -30,7 +30,9 @@ def test_cancelled_elements_of_a_waiting_array_stay_cancelled(site: SlurmSite, s
     assert len(others) == 2
     slurm_cluster.run("scancel", *others)
     assert ids_in_queue(slurm_cluster.run, site.folder) == [first]
-    rows = {row["id"]: row for row in site.status()}
+    # Until accounting answers, the states are as last seen.
+    listed = site.wait_for(lambda rows: sum(row["state"] == "CANCELLED" for row in rows) == len(others))
+    rows = {row["id"]: row for row in listed}
     assert {rows[job_id]["state"] for job_id in others} == {"CANCELLED"} and rows[first]["state"] == "PENDING"
     assert {rows[job_id]["failure"] for job_id in others} == {"cancelled"}
     assert "0 submitted" in site.submit(*where).stderr

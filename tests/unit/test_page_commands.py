@@ -9,11 +9,12 @@ import itertools
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
 
+from tests.forked_repro import REPRO, run_forked
 from tests.pages import CHECKOUT, Command, commands, missing_lines, page_names, typed_lines
 from tests.slurm.test_pages_on_slurm import ADMINISTRATOR, ENGINEER, ON_SLURM, RUN_TWICE
 from tests.stand_in_site import Site
@@ -25,6 +26,14 @@ pytestmark = pytest.mark.slow
 
 REVIEWER = "docs/tutorials/reviewer.md"
 OWN_PROGRAM = "docs/tutorials/your-own-program.md"
+
+# The reviewer checks the bundle before the tutorial installs matplotlib, which the tests have.
+WITHOUT_MATPLOTLIB = """\
+import sys
+from orchestrator.results.bundle import verify
+sys.modules["matplotlib"] = None
+verify.matplotlib_version = lambda: None
+"""
 
 NOT_HERE = re.compile(
     r"search gpt-|over-the-edge|--arg=--seed|--without 3f2a|2026-11-20|images import --cluster here|--notify"
@@ -194,7 +203,14 @@ def test_the_commands_of_the_pages_succeed(site: Site) -> None:
     assert faults == [], "\n".join(faults)
 
 
-def test_the_commands_of_the_reviewers_tutorial_print_what_it_shows(new_site: Site) -> None:
+def test_the_commands_of_the_reviewers_tutorial_print_what_it_shows(
+    new_site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(words: Sequence[str], folder: Path, environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+        is_before_its_installation = words[:2] == ("bundle", "verify") and "/results/" in words[2]
+        return run_forked(words, folder, environment, WITHOUT_MATPLOTLIB * is_before_its_installation + REPRO)
+
+    monkeypatch.setattr("tests.stand_in_site.run_forked", run)
     faults = [fault for command in in_order(REVIEWER) for fault in faults_of(new_site, command)]
     assert faults == [], "\n".join(faults)
 
