@@ -68,9 +68,9 @@ class JobSpec:
 
     def to_json(self) -> dict[str, object]:
         """Return the JSON object that the ledger stores: the values of all programs, then those of its own program."""
-        stored: dict[str, object] = dataclasses.asdict(self)
-        del stored["own"]
-        stored |= {name: list(getattr(self, name)) for name in _WORDS}
+        stored = {name: getattr(self, name) for name in _SHARED}  # no copies: a run has thousands of jobs
+        stored |= {name: list(stored[name]) for name in _WORDS}
+        stored["resources"] = self.resources and dataclasses.asdict(self.resources)
         left_out = {name for name in ("argument_changes", "program") if not stored[name]}
         return {name: value for name, value in stored.items() if name not in left_out} | dict(self.own)
 
@@ -85,4 +85,4 @@ class JobSpec:
 
 
 _WORDS = ("arguments", "argument_changes")
-_SHARED = {field.name for field in dataclasses.fields(JobSpec)} - {"own"}
+_SHARED = [field.name for field in dataclasses.fields(JobSpec) if field.name != "own"]

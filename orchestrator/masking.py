@@ -8,6 +8,7 @@ paths are never secrets.
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import re
 import shlex
@@ -173,6 +174,7 @@ def _masked_value(name: str, value: str) -> str:
     return MASK if holds_secret(name, value) else _masked_word(value)
 
 
+@functools.lru_cache(maxsize=1024)  # the jobs of a run have the same words
 def _masked_word(word: str) -> str:
     """Mask one word of a command line. Everything after `NAME=` is the value."""
     start = 0

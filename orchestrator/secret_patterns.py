@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterator
 
@@ -60,6 +61,7 @@ _CODE = re.compile(r"[A-Za-z_][\w.]*[(\[]|[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+|[(\[{<
 _TYPES = frozenset({"str", "bytes", "int", "float", "bool", "Any", "Tensor", "Optional", "Callable", "object", "self"})
 
 
+@functools.lru_cache(maxsize=1024)
 def is_secrets_name(name: str) -> bool:
     """Return whether a variable, field or option of this name holds a secret."""
     if not any(hint in name.lower() for hint in HINTS):

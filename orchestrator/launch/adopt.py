@@ -68,18 +68,20 @@ def write_records(
     run, slurm = field_values(new_run_of("", plans, cluster, folders, command)), cluster.profile.slurm
     for name in ("id", *(field.name for field in fields(Provenance))):
         del run[name]
+    run = masked_tree(run)
     for plan, job, (script, text) in zip(plans, new_jobs(plans, cluster), scripts.items(), strict=True):
+        spec = {**field_values(job.spec), "resources": job.spec.resources and asdict(job.spec.resources)}
         record = {
             "format": FORMAT,
             "script": script.name,
             "script_sha256": _sha256(text),
             "token": token_of(plan, script.with_suffix("")),
             "is_requeued": slurm is not None and slurm.requeue,
-            "run": masked_tree(run),
-            "job": masked_tree({**field_values(job), "spec": asdict(job.spec)}),
+            "run": run,
+            "job": masked_tree({**field_values(job), "spec": spec}),
         }
         with written_whole(script.with_name(f"{script.stem}{_RECORD}")) as part:
-            part.write_text(json.dumps(record, indent=1, default=str) + "\n", encoding="utf-8")
+            part.write_text(json.dumps(record, default=str) + "\n", encoding="utf-8")
 
 
 def read_rendered(folder: Path, folders: Folders) -> list[Rendered]:
