@@ -14,7 +14,7 @@ from orchestrator.cli import options as option
 from orchestrator.cli.job_table import waiting
 from orchestrator.cli.notify import message_addresses, send_message
 from orchestrator.cli.options import argument, command_session, value_option
-from orchestrator.cli.output import JsonDocument, as_row, data, filled_columns, message, put, suggest, table
+from orchestrator.cli.output import as_row, data, filled_columns, message, put, suggest, table
 from orchestrator.errors import EXIT_FAILED, EXIT_OK, Problem, ReproError
 from orchestrator.fields import row_of, rows_of
 from orchestrator.text import counted
@@ -26,14 +26,13 @@ if TYPE_CHECKING:
 PANEL = "Run jobs"
 EXAMPLES = {"search": ("repro search gpt-6.7b --gpus 16 --gbs 512 --cluster selene --budget 6gpu-hours",)}
 DOCUMENTS = {
-    "search": JsonDocument(
-        "The search, its cases, the measured ones first, and the winner; with --simulate only the simulated cases.",
-        searches="SearchSummary",
-        candidates="SearchedCase",
-        reasons="NotRunReason",
-        winners="SearchWinner",
-        simulated="SimulatedCase",
-    )
+    "search": {
+        "searches": "SearchSummary",
+        "candidates": "SearchedCase",
+        "reasons": "NotRunReason",
+        "winners": "SearchWinner",
+        "simulated": "SimulatedCase",
+    }
 }
 OF_LEDGER = ("search",)
 
