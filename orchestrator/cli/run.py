@@ -50,7 +50,15 @@ if TYPE_CHECKING:
 
 ASK_ABOVE = 10
 """Number of jobs above which `cancel` asks."""
-
+Classes = Annotated[
+    str | None,
+    value_option(
+        "CLASSES",
+        "node-fail,preempted,timeout,... Default: those that may succeed unchanged.",
+        completion.failure_classes,
+        "--class",
+    ),
+]
 
 app = typer.Typer(rich_markup_mode=None)
 
@@ -348,15 +356,7 @@ def retry(
     targets: option.Targets,
     *,
     state: option.OnlyState = None,
-    classes: Annotated[
-        str | None,
-        value_option(
-            "CLASSES",
-            "node-fail,preempted,timeout,... Default: those that may succeed unchanged.",
-            completion.failure_classes,
-            "--class",
-        ),
-    ] = None,
+    classes: Classes = None,
     time: Annotated[str | None, value_option("TIME", "New time limit: +50%, +0:30:00 or 2:00:00.")] = None,
     settings: option.Settings = None,
     dry_run: Annotated[bool, flag("Show the jobs only.", "--dry-run", "-n")] = False,

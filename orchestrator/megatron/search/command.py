@@ -42,7 +42,26 @@ MOST_REASONS = 6
 """Number of reasons why cases were not run. --json has all of them."""
 _IMPORTANT = ("case", "state", "iteration_ms", "spread_ms", "predicted_ms", "memory_gb")
 """Columns that a narrow terminal shows first."""
-
+Target = Annotated[
+    str,
+    argument(
+        "MODEL|EXPERIMENT",
+        "Model of a paper (gpt-6.7b), sizes (layers=32,hidden=4096,heads=32,seq=2048,vocab=51200), or an "
+        "experiment whose cases are the candidates.",
+        completion.experiments,
+    ),
+]
+Simulate = Annotated[
+    bool,
+    flag(
+        "Search the published results of an experiment, or with --cluster those measured there, without any job.",
+        "--simulate",
+    ),
+]
+BudgetText = Annotated[
+    str | None,
+    value_option("BUDGET", "Stop before the jobs exceed this: 6gpu-hours, or the time of all jobs, 30m."),
+]
 
 app = typer.Typer(rich_markup_mode=None)
 
@@ -50,25 +69,14 @@ app = typer.Typer(rich_markup_mode=None)
 @app.command()
 def search(
     context: typer.Context,
-    target: Annotated[
-        str,
-        argument(
-            "MODEL|EXPERIMENT",
-            "Model of a paper (gpt-6.7b), sizes (layers=32,hidden=4096,heads=32,seq=2048,vocab=51200), or an "
-            "experiment whose cases are the candidates.",
-            completion.experiments,
-        ),
-    ],
+    target: Target,
     *,
     cluster: option.ClusterName = None,
     gpus: Annotated[int | None, value_option("NUMBER", "Number of GPUs of each job.", min=1)] = None,
     gbs: Annotated[int | None, value_option("SEQUENCES", "Global batch size in sequences.", min=1)] = None,
     seq: Annotated[int | None, value_option("TOKENS", "Tokens of a sequence.", min=1)] = None,
     vocab: Annotated[int | None, value_option("NUMBER", "Entries of the vocabulary.", min=1)] = None,
-    budget: Annotated[
-        str | None,
-        value_option("BUDGET", "Stop before the jobs exceed this: 6gpu-hours, or the time of all jobs, 30m."),
-    ] = None,
+    budget: BudgetText = None,
     where: option.Where = None,
     program: Annotated[
         str | None, value_option("PROGRAM", "Program that runs the candidates. Default: pretrain.", completion.programs)
@@ -81,13 +89,7 @@ def search(
     settings: option.Settings = None,
     name: Annotated[str | None, value_option("NAME", "Name of the experiment that the search writes.")] = None,
     notify: option.Notify = None,
-    simulate: Annotated[
-        bool,
-        flag(
-            "Search the published results of an experiment, or with --cluster those measured there, without any job.",
-            "--simulate",
-        ),
-    ] = False,
+    simulate: Simulate = False,
     dry_run: Annotated[bool, flag("Show the candidates and their order only.", "--dry-run", "-n")] = False,
 ) -> None:
     """Find the fastest layout of a model: measure the most promising cases first, inside a budget."""
