@@ -38,10 +38,10 @@ from orchestrator.launch.denied_nodes import (
     denied_nodes,
     known_nodes,
 )
-from orchestrator.launch.fetch import Fetched, Text, fetch_items, item_state, render_fetch, require_usable_text
+from orchestrator.launch.fetch import Fetched, fetch_items, item_state, render_fetch, require_usable_text
 from orchestrator.masking import masked, masked_address
 from orchestrator.paths import Folders, default_config_file, find_folders, user_config_file
-from orchestrator.programs.record import Program, fetch_command
+from orchestrator.programs.record import Program, TextFile, fetch_command
 from orchestrator.programs.registry import find_program, program_name, programs
 from orchestrator.slurm.notation import MOST_NODES, expand_node_names
 
@@ -114,7 +114,7 @@ class Fetch:
     settings: tuple[FetchedSetting, ...]
     templates: Path
     command: str
-    text: Text | None = None
+    text: TextFile | None = None
 
     @property
     def unmounted(self) -> list[str]:
@@ -208,7 +208,7 @@ def plan_fetch(
             settings = ()
     given = None
     if text is not None:
-        given = Text(_absolute(text), python or sys.executable)
+        given = TextFile(_absolute(text), python or sys.executable)
         require_usable_text(given, program.name, items)
     paths = {
         "--directory": directory and _absolute(directory),

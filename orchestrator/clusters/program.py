@@ -69,7 +69,7 @@ class Source:
     @property
     def kind(self) -> str:
         """Return what it is, for people."""
-        return {Repository: "git checkout", PublicFile: "file", TokenData: "token data"}[type(self.need)]
+        return {Repository: "git checkout", PublicFile: "file"}.get(type(self.need), "token data")
 
     @property
     def default_name(self) -> str:

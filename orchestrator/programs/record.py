@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
 
 from orchestrator.config.model import Strict
 from orchestrator.errors import Problem, ReproError
@@ -61,15 +61,38 @@ class PublicFile:
 
 
 @dataclass(frozen=True, slots=True)
-class TokenData:
-    """Data set of tokens, PREFIX.bin and PREFIX.idx; the field of the profile names PREFIX.
+class TextFile:
+    """Text to make data of, a JSON object with the key `text` in each line. `python` has the program's packages."""
 
-    Tokens are below `vocabulary`. `published` describes the data of the paper.
+    file: Path
+    python: str
+
+
+@dataclass(frozen=True, slots=True)
+class TokenData:
+    """Data set of tokens, PREFIX.bin and PREFIX.idx, which is made here; the field of the profile names PREFIX.
+
+    Tokens are below `vocabulary`. `published` describes the data of the paper. `header` is the beginning of PREFIX.idx.
+    `tool` makes data of a text. It needs what the fields `of_text` name.
     """
 
     vocabulary: int
     published: str
     field: str = "data_path"
+    header: ClassVar[bytes] = b""
+    tool: ClassVar[str] = ""
+    of_text: ClassVar[tuple[str, ...]] = ()
+
+    def origin(self, text: TextFile) -> str:
+        """Return the origin of the data of a text, for their record."""
+        return f"{text.file}, by {self.tool}"
+
+    def make(self, text: TextFile | None, paths: Mapping[str, Path], folder: Path) -> tuple[Path, ...]:
+        """Write data of random tokens, or of a text, into a new folder; return its two files.
+
+        `paths` are those of all that the program needs, by field.
+        """
+        raise NotImplementedError
 
 
 Need = Repository | PublicFile | TokenData
