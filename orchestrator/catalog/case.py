@@ -75,10 +75,6 @@ class Case:
         """Equation of the FLOPs behind its rates; None if none are counted."""
         return None
 
-    def training_days(self, tflops_per_gpu: float) -> float | None:  # noqa: ARG002  of a training
-        """Return the days of its whole training at a rate; None if it is no training of a number of tokens."""
-        return None
-
     @property
     def parameters(self) -> float | None:
         """Number of parameters of the model; None if the program has no such number."""

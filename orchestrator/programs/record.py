@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from orchestrator.job_spec import JobSpec
     from orchestrator.launch.run_options import CanaryJob
     from orchestrator.planning.target import Target
+    from orchestrator.results.cases import CaseMetric
 
 
 import shlex
@@ -215,6 +216,7 @@ class Program:
     `prints_iterations`: it prints the iterations that are planned. `predicts`: it predicts memory and time of its cases
     on GPUs. `exact_note` is what a user must know of its exact plans. `probe_folder` returns the folder of these files
     for PYTHONPATH, of the program whose Python and image test the nodes of a cluster; None for all others.
+    `search_picture` draws the results of a search, as `module:name`.
     """
 
     name: str
@@ -233,6 +235,7 @@ class Program:
     predicts: bool = False
     exact_note: str | None = None
     probe_folder: Callable[[Folders], Path] | None = None
+    search_picture: str | None = None
 
     # ---- names and commands
 
@@ -305,6 +308,10 @@ class Program:
         return job
 
     # ---- reading
+
+    def with_derived(self, case: Case, metrics: Mapping[str, CaseMetric]) -> Mapping[str, CaseMetric]:  # noqa: ARG002
+        """Return the metrics of a case, with those that follow from them and from settings that change no job."""
+        return metrics
 
     def exported_settings(self, case: Case, spec: JobSpec | None) -> Mapping[str, object]:
         """Return the values of the columns `names.exported`: those of the job, if they are recorded."""

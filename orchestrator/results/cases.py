@@ -418,9 +418,11 @@ def case_results(
                 last = max(index for index, row in enumerate(jobs) if _are_repeats(row, job))
                 origin = (made_for or {}).get(job.attempt_id, job.experiment)
                 ran = (*combined.rows, *combined.failed)
+                record, own_metrics = entry.record, combined.metrics
                 result = replace(
                     result,
-                    **field_values(combined) | {"metrics": with_training_days(case, combined.metrics)},
+                    **field_values(combined)
+                    | {"metrics": record.with_derived(case, own_metrics) if record else own_metrics},
                     losses=tuple((losses or {}).get(job.attempt_id, ())),
                     measured_for=None if origin == job.experiment else origin,
                     later=tuple(jobs[last + 1 :]),
@@ -436,28 +438,6 @@ def _case_of_row(entry: Entry, case: Case, key: RowKey) -> Case:
     points = entry.experiment.published if case.scale == PAPER else ()
     of_row = [point for point in points if point not in case.published and point.where.items() <= settings.items()]
     return replace(case, point=(*case.point, *key), settings=settings, published=(*case.published, *of_row))
-
-
-def with_training_days(case: Case, metrics: Mapping[str, CaseMetric]) -> Mapping[str, CaseMetric]:
-    """Return the metrics, and the days of the whole training if the case has them.
-
-    The days are computed here because experiments share jobs, and each may train for another number of tokens.
-    """
-    rate = metrics.get("tflops_per_gpu")
-    if rate is None or (value := case.training_days(rate.value)) is None:
-        return metrics
-    ends = (rate.interval_high, rate.interval_low)
-    low, high = (None if end is None else case.training_days(end) for end in ends)
-    days = replace(
-        rate,
-        name="training_days",
-        value=value,
-        unit="days",
-        spread=None if rate.spread is None else value * rate.spread / rate.value,
-        interval_low=low,
-        interval_high=high,
-    )
-    return {**metrics, days.name: days}
 
 
 def published_for(entry: Entry, case: Case, gpu: str | None = None) -> PublishedPoint | None:
