@@ -33,14 +33,13 @@ from orchestrator.errors import Problem, ReproError, added_to, for_each, require
 from orchestrator.fields import Field
 from orchestrator.job_spec import Value, shown_changes
 from orchestrator.paths import Folders, find_folders
-from orchestrator.planning.batch_plan import BatchPlan, ChosenCases, PlannedCase, plan_batch
+from orchestrator.planning.batch_plan import BatchPlan, ChosenCases, PlannedCase, RunSettings, plan_batch, read_settings
 from orchestrator.planning.batch_report import BatchReport, batch_report, budget_text, with_exact_memory
 from orchestrator.planning.plan import Plan, bind, repeated, require_jobs
-from orchestrator.planning.run_settings import RunSettings, read_settings
 from orchestrator.planning.target import Target, cases_at, replace_program, scale_notes
 from orchestrator.programs.command import parse_changes
-from orchestrator.programs.described import JudgedOutput, judge_output
 from orchestrator.programs.output import LONGEST_LINE, OutputValue, Scalar, key_text
+from orchestrator.programs.program import JudgedOutput, judge_output
 from orchestrator.programs.registry import find_program
 from orchestrator.text import counted
 

@@ -54,8 +54,7 @@ from orchestrator.ledger.runs import Disposition, adopted_ids, record_adopted, r
 from orchestrator.ledger.submissions import record_experiment_file
 from orchestrator.ledger.tables import ENDED, FAILED, MEASURED, OPEN, RUNNING
 from orchestrator.paths import Folders
-from orchestrator.planning.batch_plan import read_budget
-from orchestrator.planning.run_settings import over
+from orchestrator.planning.batch_plan import over, read_budget
 from orchestrator.programs.command import changes_of
 from orchestrator.reading.failure import (
     Failure,

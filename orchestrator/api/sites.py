@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from orchestrator.api import DEFAULT, Session
-from orchestrator.api.session import default_cluster
+from orchestrator.api import DEFAULT, Session, default_cluster
 from orchestrator.catalog.library import published_code
 from orchestrator.clusters.program import (
     FetchRecord,

@@ -19,8 +19,7 @@ from orchestrator.fields import Column
 from orchestrator.job_spec import Value
 from orchestrator.paths import Folders, short_name
 from orchestrator.programs.axes import MetricDefinition, ProgramNames
-from orchestrator.programs.described import mapping_of, names_of, values_of
-from orchestrator.programs.program import ProgramFields
+from orchestrator.programs.program import ProgramFields, mapping_of, names_of, values_of
 from orchestrator.programs.record import Program
 from orchestrator.programs.registry import known_program, programs
 

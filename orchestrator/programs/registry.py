@@ -10,9 +10,8 @@ from pydantic import ValidationError
 
 from orchestrator.errors import Problem, ReproError, names_hint
 from orchestrator.programs.axes import MetricDefinition
-from orchestrator.programs.described import metric_definitions
 from orchestrator.programs.plug_ins import Registry, plug_ins
-from orchestrator.programs.program import ProgramFields
+from orchestrator.programs.program import ProgramFields, metric_definitions
 from orchestrator.programs.record import Program
 
 GROUP = "repro.programs"

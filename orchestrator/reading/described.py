@@ -19,9 +19,8 @@ from orchestrator.ledger.measurements import MeasuredMetric, MeasuredRow
 from orchestrator.ledger.rows import JobRow
 from orchestrator.ledger.runs import NewJob
 from orchestrator.ledger.tables import ENDED, FAILED, FileOffset
-from orchestrator.programs.described import failure_line, judge_output
 from orchestrator.programs.output import OutputProblem, OutputValue, ProgramOutput, Scalar, last_iteration
-from orchestrator.programs.program import ProgramFields
+from orchestrator.programs.program import ProgramFields, failure_line, judge_output
 from orchestrator.programs.registry import recorded_program
 from orchestrator.reading.causes import LONGEST_LINE, Cause
 from orchestrator.reading.failure import DECIDES_ANY_END, Ending, Judgement, LogFindings, judgement_of, other_commit
