@@ -29,6 +29,7 @@ from orchestrator.job_spec import Resources
 from orchestrator.paths import Folders
 from orchestrator.programs.command import BoundProgram, ContainerImage, job_command, without_flags
 from orchestrator.programs.record import (
+    DATA_FILES,
     GITHUB,
     JobContext,
     Need,
@@ -42,9 +43,6 @@ from orchestrator.programs.record import (
 from orchestrator.programs.registry import find_program
 
 _Record = TypeVar("_Record")
-
-DATA_FILES = (".bin", ".idx")
-"""Extensions of the two files of a data set."""
 
 # Neither a git option nor a path that leaves a folder.
 _REPOSITORY = re.compile(r"\w[\w.-]*/\w[\w.-]*", re.ASCII)

@@ -17,9 +17,8 @@ from array import array
 from collections.abc import Mapping
 from pathlib import Path
 
-from orchestrator.clusters.program import DATA_FILES
 from orchestrator.errors import Problem, ReproError
-from orchestrator.programs.record import TextFile, TokenData
+from orchestrator.programs.record import DATA_FILES, TextFile, TokenData
 
 DOCUMENTS = 1000
 """Documents of random data: the least number of which the smallest part of SC21's --split 969,30,1 is a document."""

@@ -61,6 +61,10 @@ class PublicFile:
     bytes: int
 
 
+DATA_FILES = (".bin", ".idx")
+"""Extensions of the two files of a data set."""
+
+
 @dataclass(frozen=True, slots=True)
 class TextFile:
     """Text to make data of, a JSON object with the key `text` in each line. `python` has the program's packages."""

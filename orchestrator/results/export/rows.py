@@ -16,7 +16,7 @@ from orchestrator.ledger.attempts import attempt_origins, run_records
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.measurements import iterations_of
 from orchestrator.ledger.rows import JobRow
-from orchestrator.ledger.tables import Run, field_values
+from orchestrator.ledger.tables import IterationLine, Run, field_values
 from orchestrator.money import recorded_price
 from orchestrator.programs.axes import DEVICE, GPUS, MetricDefinition, principal_metric, shares_beside
 from orchestrator.results.cases import Result
@@ -193,19 +193,7 @@ JOB_COLUMNS = (
 
 ITERATION_COLUMNS: tuple[Column, ...] = (
     *(_SHARED[name] for name in JOB_COLUMNS),
-    Column("iteration", "integer", "last iteration of the interval"),
-    Column("elapsed_ms", "number", "mean time of an iteration in the interval", "ms"),
-    Column("loss", "number", "language-model loss"),
-    Column("grad_norm", "number", "norm of the gradient"),
-    Column("loss_scale", "number", "loss scale"),
-    Column("skipped", "integer", "skipped iterations"),
-    Column("nan", "integer", "iterations with NaN, counted by the program"),
-    Column("reported_tflops_per_gpu", "number", "rate that the program prints", "TFLOP/s"),
-    Column("reported_tokens_per_s_per_gpu", "number", "rate that the program prints", "1/s"),
-    Column("power_w", "number", "power per GPU that the program prints", "W"),
-    Column("is_finite", "boolean", "false if a number of the line was NaN, infinite or missing; the number is empty"),
-    Column("host_wait_ms", "number", "time per iteration for which a GPU waited for the host", "ms"),
-    Column("used", "boolean", "whether the metrics of the case use this line"),
+    *sorted(columns_of(IterationLine), key=lambda column: column.name == "used"),  # it is the last one
 )
 """One row per interval line of a log."""
 
