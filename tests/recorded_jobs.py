@@ -341,7 +341,7 @@ def record_results(
         jobs[name].id: outcome if isinstance(outcome, Outcome) else Outcome(outcome)
         for name, outcome in outcomes.items()
     }
-    _record_outcomes(ledger, run.id, at, entry.experiment.axes.y.metric, by_job)
+    _record_outcomes(ledger, run.id, at, entry.experiment.plot.y.metric, by_job)
     return run.id
 
 

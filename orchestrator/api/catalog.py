@@ -251,7 +251,7 @@ class ShownExperiment:
     title: Annotated[str, Field(of="experiment.title")]
     scales: Sequence[str]
     reference_only: Annotated[str | None, Field(of="experiment.reference_only")]
-    axes: Annotated[Axes, Field(of="experiment.axes")]
+    axes: Annotated[Axes, Field(of="experiment.plot")]
     differences: Sequence[Difference]
     notes: Annotated[Sequence[str], Field(of="experiment.notes")]
 

@@ -24,7 +24,7 @@ from orchestrator.ledger.rows import JobRow, JobSummary
 from orchestrator.paths import short_name
 from orchestrator.programs.command import parse_changes
 from orchestrator.results.bundle.verify import Verified, verify
-from orchestrator.results.bundle.write import Bundled, bundle_name, write_bundle
+from orchestrator.results.bundle.write import Bundled, write_bundle
 from orchestrator.results.cases import Result, left_out_attempts
 from orchestrator.results.comparison import (
     CaseDiff,
@@ -277,7 +277,7 @@ def compare_runs(
     def metric_of(name: str) -> str:
         """Return the metric of the experiment's y axis; none if its file is gone or has an error."""
         try:
-            return find_experiment(session.folders, name).experiment.axes.y.metric
+            return find_experiment(session.folders, name).experiment.plot.y.metric
         except ReproError:
             return ""
 
@@ -492,7 +492,7 @@ class Bundle:
 
 def bundle_file(figure: FigureOutcome) -> Path:
     """Return the default file of a bundle: `figure-13-cpu-local.tar.zst`."""
-    return Path(f"{bundle_name(figure)}{_ENDING}")
+    return Path(figure.file_name(_ENDING))
 
 
 def require_bundle_name(file: Path) -> None:

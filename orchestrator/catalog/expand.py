@@ -205,7 +205,7 @@ def _naming_axes(entry: Entry, fields: ScaleFields) -> list[str]:
     if fields.cases is not None:
         naming = set(entry.experiment.named_by)
     else:
-        axes = entry.experiment.axes
+        axes = entry.experiment.plot
         drawn = {*axes.x.of, *([axes.series.of] if axes.series else [])}
         naming = {*(fields.matrix or ()), *(axis for axis in (fields.rules or ()) if axis in drawn)}
     return [axis for axis in entry.axes if axis in naming]

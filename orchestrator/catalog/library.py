@@ -450,10 +450,10 @@ def _row_axes(fields: ScaleFields) -> dict[str, None]:
 
 def _named_axes(experiment: Experiment) -> Iterator[tuple[KeyPath, str]]:
     """Yield the axes that the plot, the names of cases and the claims use, with their paths."""
-    for i, axis in enumerate(experiment.axes.x.of):
+    for i, axis in enumerate(experiment.plot.x.of):
         yield ("plot", "x", "of", i), axis
-    if experiment.axes.series is not None:
-        yield ("plot", "series", "of"), experiment.axes.series.of
+    if experiment.plot.series is not None:
+        yield ("plot", "series", "of"), experiment.plot.series.of
     if experiment.cases is not None:
         yield from ((("named_by", i), axis) for i, axis in enumerate(experiment.named_by))
     for i, claim in enumerate(experiment.claims):

@@ -99,14 +99,14 @@ def plan(
         message(f"building the model of {count}, up to about three seconds each")
         report = api.with_exact_memory(report)
     _print_report(report, wide)
-    if report.refusals:
+    if report.batch.refusals:
         raise typer.Exit(ReproError.exit_code)
     _suggest_next(names, cluster, options, report)
 
 
 def _print_report(report: api.BatchReport, wide: bool) -> None:
     """Print the cases, warnings, notes, refusals and totals."""
-    rows, refused = list(report.rows.values()), report.refusals
+    rows, refused = list(report.rows.values()), report.batch.refusals
     put(refused, cases=rows, totals=[report.totals], warnings=report.warnings, notes=report.notes)
     if rows:
         hidden = {"time_limit_s", *rows[0].parts, *(["experiment"] if len(report.selections) == 1 else [])}
@@ -129,8 +129,8 @@ def _print_report(report: api.BatchReport, wide: bool) -> None:
     for caution in _cautions(report):
         message(caution)
     message(_summary(report))
-    if report.budgeted is not None:
-        message(api.budget_text(report.budgeted))
+    if report.batch.budgeted is not None:
+        message(api.budget_text(report.batch.budgeted))
 
 
 def _suggest_next(names: Sequence[str], cluster: str | None, options: api.CaseOptions, report: api.BatchReport) -> None:
@@ -376,7 +376,7 @@ def _shown(value: object) -> str:
 
 
 def _print_about(entry: api.Entry, scale: str) -> None:
-    experiment, axes = entry.experiment, entry.experiment.axes
+    experiment, axes = entry.experiment, entry.experiment.plot
     message(f"{entry.name}: {entry.source}, {experiment.title}")
     message(f"scale {scale}: {experiment.about_scale(scale) or 'as published'}")
     message(f"x: {axes.x.label} ({', '.join(axes.x.of)}); y: {axes.y.label} ({axes.y.metric})")

@@ -98,16 +98,6 @@ class BatchReport:
     notes: list[str]
 
     @property
-    def budgeted(self) -> Budgeted | None:
-        """Return the cases within a budget; None without one."""
-        return self.batch.budgeted
-
-    @property
-    def refusals(self) -> list[Problem]:
-        """Return each reason for a refusal once, with the cases that it stops."""
-        return self.batch.refusals
-
-    @property
     def warnings(self) -> list[str]:
         """Return each warning once, with its cases."""
         labels: dict[str, list[str]] = {}
@@ -122,7 +112,7 @@ class BatchReport:
     @property
     def totals(self) -> PlanTotals:
         """Return the numbers of cases and jobs, their GPU-hours and cost, and the largest job."""
-        jobs, budgeted, cost = self.batch.jobs, self.budgeted, self.batch.cost
+        jobs, budgeted, cost = self.batch.jobs, self.batch.budgeted, self.batch.cost
         return PlanTotals(
             cases=len(self.batch.planned),
             refused=len(self.batch.refused),

@@ -399,7 +399,7 @@ def case_results(
     ran more than once counts with its last job and its repeats.
     """
     newer = newer or {}
-    principal = principal_metric(entry.metrics, entry.experiment.axes.y.metric)
+    principal = principal_metric(entry.metrics, entry.experiment.plot.y.metric)
     by_name: dict[str, list[JobRow]] = {}
     for row in rows:
         by_name.setdefault(row.case_name, []).append(row)
@@ -442,7 +442,7 @@ def _case_of_row(entry: Entry, case: Case, key: RowKey) -> Case:
 
 def published_for(entry: Entry, case: Case, gpu: str | None = None) -> PublishedPoint | None:
     """Return a case's published number for the figure's own metric; None if it is for another GPU."""
-    metric = entry.experiment.axes.y.metric
+    metric = entry.experiment.plot.y.metric
     return next((point for point in published_on(case, gpu) if point.metric == metric), None)
 
 

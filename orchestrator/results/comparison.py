@@ -96,7 +96,7 @@ def reference_rows(entry: Entry, results: Sequence[Result]) -> list[ComparedNumb
         points = _points(result)
         rows += [_reference_row(entry, result, point, results) for point in points]
         if not points:
-            own = measured_number(entry, result, entry.experiment.axes.y.metric)
+            own = measured_number(entry, result, entry.experiment.plot.y.metric)
             rows.append(own if own.missing else replace(own, missing="no published number"))
     return rows
 

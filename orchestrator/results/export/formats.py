@@ -150,7 +150,7 @@ def figure_table(entry: Entry, scale: str, cluster: str, rows: Sequence[Row]) ->
 
     Shares stand beside their metric if a case has them.
     """
-    y = entry.experiment.axes.y
+    y = entry.experiment.plot.y
     principal = principal_metric(entry.metrics, y.metric)
     shown = {principal.name: principal.label or principal.name}
     shown |= {y.metric: y.label} if y.metric not in shown or not principal.is_principal else {}

@@ -205,7 +205,7 @@ def main_columns(entry: Entry) -> list[str]:
 
     The metric of the figure and its shares come before the published number.
     """
-    columns, metric = case_columns(entry), entry.experiment.axes.y.metric
+    columns, metric = case_columns(entry), entry.experiment.plot.y.metric
     names = main_names(columns)
     numbers = (metric_column(entry, metric), *(share.name for share in shares_beside(entry.metrics, metric)))
     before = names.index("published")
@@ -282,7 +282,7 @@ def _row(entry: Entry, result: Result, runs: Mapping[int, Run]) -> Row:
     settings = _settings(entry, result)
     run = runs.get(row.attempt_id) if row is not None else None
     on_gpus = settings["device"] == "gpu"
-    metric = entry.experiment.axes.y.metric
+    metric = entry.experiment.plot.y.metric
     timing = result.metric(principal_metric(entry.metrics, metric).name)
     named = SimpleNamespace(figure=result.metric(metric), timing=timing, run=run)
     hours = row.gpu_hours if row and on_gpus else None

@@ -57,7 +57,7 @@ def drawn(entry: Entry, scale: str, cluster: str, results: Sequence[Result], on_
     """
     from matplotlib.figure import Figure
 
-    axes_of, device = entry.experiment.axes, results[0].case.device
+    axes_of, device = entry.experiment.plot, results[0].case.device
     title = "" if on_page else entry.experiment.title
     above = [] if on_page else setup(entry, scale, cluster)
     if is_search(entry.name) and entry.record is not None and entry.record.search_picture is not None:
@@ -238,7 +238,7 @@ class Positions:
 
 def positions_of(entry: Entry, results: Sequence[Result]) -> Positions:
     """Return the positions of the cases on the x axis."""
-    axes = entry.experiment.axes
+    axes = entry.experiment.plot
     x = axes.x
     numbers = all(type(result.case.settings.get(axis)) in (int, float) for result in results for axis in x.of)
     ordered = sorted(results, key=lambda result: [result.case.number(axis) for axis in x.of]) if numbers else results

@@ -63,7 +63,7 @@ def test_an_experiment_has_its_published_numbers_claims_and_differences() -> Non
     }
     (rate,) = (point for point in last.published if point.metric == "tflops_per_gpu")
     assert (rate.value, rate.how, rate.confirmed) == (163, "printed", True)
-    assert shown.entry.experiment.axes.y.metric == "tflops_per_gpu" and shown.claims
+    assert shown.entry.experiment.plot.y.metric == "tflops_per_gpu" and shown.claims
     assert [difference.what for difference in shown.differences if difference.follows == "neither"][1:] == [
         "SRUN.sh sets no OMP_NUM_THREADS. Jobs here set 1.",
         "SRUN.sh passes --overcommit to sbatch. Jobs here do not.",

@@ -58,14 +58,14 @@ def test_the_table_beside_a_bundle_is_the_one_in_it(bundle: Path) -> None:
         inside = _rows((folder / "results" / "cases.csv").read_bytes())
     assert _rows(beside(bundle, ".csv").read_bytes()) == inside
     ran = [row for row in inside if row["job"]]
-    metric = bundled_outcome(bundle).entry.experiment.axes.y.metric
+    metric = bundled_outcome(bundle).entry.experiment.plot.y.metric
     assert ran and all(row["case"] and (row.get("iteration_ms") or row[metric] or row["failure"]) for row in ran)
 
 
 @pytest.mark.parametrize("bundle", BUNDLES, ids=_name)
 def test_the_picture_beside_a_bundle_has_the_numbers_of_its_table(bundle: Path) -> None:
     outcome = bundled_outcome(bundle)
-    metric = outcome.entry.experiment.axes.y.metric
+    metric = outcome.entry.experiment.plot.y.metric
     drawn = {result.case.name: result.value(metric) for result in outcome.drawn()}
     table = {
         row["case"]: float(row[metric]) if row[metric] else None for row in _rows(beside(bundle, ".csv").read_bytes())
