@@ -56,7 +56,6 @@ if TYPE_CHECKING:
     from orchestrator.results.cases import *
     from orchestrator.results.comparison import *
     from orchestrator.results.evidence import *
-    from orchestrator.results.export.formats import *
     from orchestrator.results.export.rows import *
     from orchestrator.results.outcome import *
 
@@ -112,8 +111,7 @@ _NAMES = {
     "results.cases": "LeftOutAttempt Result",
     "results.comparison": "CaseDiff ComparedNumber Side",
     "results.evidence": "Margin shown_number",
-    "results.export.formats": "csv_line require_parquet",
-    "results.export.rows": "CaseRow Row export_rows main_columns",
+    "results.export.rows": "CaseRow Row csv_line export_rows main_columns require_parquet",
     "results.outcome": "FigureOutcome JudgedClaim",
     "programs.plug_ins": "broken_plug_ins",
     "programs.registry": "program_name programs",

@@ -35,8 +35,18 @@ from orchestrator.results.comparison import (
     rows_of_side,
     side_of,
 )
-from orchestrator.results.export import formats
-from orchestrator.results.export.rows import CaseRow, Row, chosen_columns, claim_rows, export_rows, iteration_rows
+from orchestrator.results.export.rows import (
+    CaseRow,
+    Row,
+    as_latex,
+    as_markdown,
+    chosen_columns,
+    claim_rows,
+    export_rows,
+    figure_table,
+    iteration_rows,
+    pieces,
+)
 from orchestrator.results.outcome import FigureOutcome, judge_figure, run_named
 from orchestrator.results.plot.figure import known_format, require_matplotlib
 from orchestrator.results.plot.figure import plot as draw
@@ -100,12 +110,12 @@ class Collected:
         """
         outcome, chosen = self.outcome, self.columns(columns, iterations=iterations)
         if iterations:
-            yield from formats.pieces(file_format, chosen, {"iterations": self.iterations()})
+            yield from pieces(file_format, chosen, {"iterations": self.iterations()})
         elif file_format in TABLE_FORMATS:
-            lines = formats.figure_table(outcome.entry, outcome.scale, outcome.cluster, self.cases)
-            yield (formats.as_markdown(lines) if file_format == "md" else formats.as_latex(lines)).encode()
+            lines = figure_table(outcome.entry, outcome.scale, outcome.cluster, self.cases)
+            yield (as_markdown(lines) if file_format == "md" else as_latex(lines)).encode()
         else:
-            yield from formats.pieces(file_format, chosen, {"cases": self.cases, "claims": self.claims})
+            yield from pieces(file_format, chosen, {"cases": self.cases, "claims": self.claims})
 
 
 def outcomes(

@@ -25,9 +25,10 @@ from orchestrator.ledger.tables import ENDED, MEASURED, NEVER_SUBMITTED, OPEN
 from orchestrator.masking import hidden_values, masked, masked_tree
 from orchestrator.programs.registry import known_program
 from orchestrator.reading.logs import decompressed, file_blocks, is_compressed, job_secrets, log_files
-from orchestrator.results.bundle.archive import MANIFEST, SUMS, new_archive
 from orchestrator.results.bundle.extract import (
+    MANIFEST,
     OUTPUT_ROWS,
+    SUMS,
     TABLES,
     Extract,
     anonymized,
@@ -37,13 +38,13 @@ from orchestrator.results.bundle.extract import (
     iterations_of,
     line_of,
     memory_ledger,
+    new_archive,
     row_of,
     with_others,
 )
 from orchestrator.results.cases import LeftOutAttempt, words_of
 from orchestrator.results.claims import JUDGING_RULES
-from orchestrator.results.export.formats import pieces
-from orchestrator.results.export.rows import Row, case_columns, claim_rows, export_rows
+from orchestrator.results.export.rows import Row, case_columns, claim_rows, export_rows, pieces
 from orchestrator.results.outcome import FigureOutcome, judge_stored, needs_losses
 from orchestrator.results.plot.figure import matplotlib_version
 from orchestrator.results.report import report

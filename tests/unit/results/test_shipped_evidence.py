@@ -19,8 +19,7 @@ from orchestrator.megatron.case import TrainingCase
 from orchestrator.paths import Folders, find_folders
 from orchestrator.planning.plan import Cost, cost_of
 from orchestrator.planning.target import Target
-from orchestrator.results.bundle.archive import unpacked
-from orchestrator.results.bundle.extract import read_rows
+from orchestrator.results.bundle.extract import read_rows, unpacked
 from orchestrator.results.bundle.verify import verify
 from tests.cases import expand
 from tests.shipped_pictures import RESULTS, beside, bundled_outcome, bundles, entry_of
