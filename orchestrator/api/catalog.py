@@ -11,23 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 from orchestrator.api import DEFAULT, Session
 from orchestrator.catalog.case import Case, parse_where, select
 from orchestrator.catalog.expand import case_count, cases_to_run, expand, reference_notes, scale_fields, values_on
-from orchestrator.catalog.experiment import (
-    PAPER,
-    Axes,
-    CodeFields,
-    Difference,
-    NotRun,
-    PublishedPoint,
-    scale_names,
-)
-from orchestrator.catalog.library import (
-    Entry,
-    experiment_names,
-    find_experiment,
-    papers,
-    read_experiment,
-    replaced,
-)
+from orchestrator.catalog.experiment import PAPER, Axes, CodeFields, Difference, NotRun, PublishedPoint, scale_names
+from orchestrator.catalog.library import Entry, experiment_names, find_experiment, papers, read_experiment, replaced
 from orchestrator.clusters import cluster_names
 from orchestrator.errors import Problem, added_to
 from orchestrator.fields import Column, Columns, Field, TableRow, row_of, rows_of

@@ -13,17 +13,7 @@ from orchestrator import api
 from orchestrator.cli import completion
 from orchestrator.cli import options as option
 from orchestrator.cli.options import argument, command_session, flag, value_option, with_options
-from orchestrator.cli.output import (
-    as_row,
-    console,
-    data,
-    filled_columns,
-    message,
-    next_command,
-    put,
-    suggest,
-    table,
-)
+from orchestrator.cli.output import as_row, console, data, filled_columns, message, next_command, put, suggest, table
 from orchestrator.errors import EXIT_FAILED, Problem, ReproError, require_none
 from orchestrator.fields import columns_of, main_names, row_of
 from orchestrator.files import written_files

@@ -29,17 +29,7 @@ from orchestrator.cli.job_table import (
     suggest_why,
 )
 from orchestrator.cli.options import argument, command_session, flag, value_option, with_options
-from orchestrator.cli.output import (
-    VisibleLog,
-    as_row,
-    console,
-    data,
-    filled_columns,
-    message,
-    put,
-    suggest,
-    table,
-)
+from orchestrator.cli.output import VisibleLog, as_row, console, data, filled_columns, message, put, suggest, table
 from orchestrator.errors import Problem, ReproError
 from orchestrator.paths import short_name
 from orchestrator.text import counted, utc_stamp

@@ -21,13 +21,7 @@ from orchestrator.config.yaml import Setting, dotted, parse_settings, settings_d
 from orchestrator.errors import Problem, ReproError, added_to, did_you_mean, for_each, require_none
 from orchestrator.money import Money, read_cost_budget
 from orchestrator.paths import Folders, find_folders, short_name
-from orchestrator.planning.plan import (
-    CheckedCase,
-    cases_by_reason,
-    check_case,
-    job_content,
-    refusal_problems,
-)
+from orchestrator.planning.plan import CheckedCase, cases_by_reason, check_case, job_content, refusal_problems
 from orchestrator.planning.target import Target
 from orchestrator.programs.command import job_command
 from orchestrator.programs.output import Scalar
