@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+from typing_extensions import Unpack
 
 from orchestrator.api import DEFAULT, FigureFilter, JobFilter, Session
 from orchestrator.api.jobs import job_filter, name_list, update, updated_ledger
@@ -53,9 +54,6 @@ from orchestrator.results.plot.figure import plot as draw
 from orchestrator.results.report import report as report_page
 from orchestrator.results.report import require_folder, write_report
 from orchestrator.text import counted
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
 
 TABLE_FORMATS = ("md", "latex")
 """Export formats for readers: a table of cases, without iterations."""

@@ -11,6 +11,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+from typing_extensions import Unpack
+
 from orchestrator.api import DEFAULT, Session, StateFilter
 from orchestrator.errors import Problem, ReproError, did_you_mean, names_hint, require_none
 from orchestrator.fields import Field, row_of, rows_of
@@ -45,8 +47,6 @@ from orchestrator.reading.job_status import (
 from orchestrator.slurm.notation import STATES, base_state
 
 if TYPE_CHECKING:
-    from typing_extensions import Unpack
-
     from orchestrator.ledger.readonly_sql import Answer, Relation
     from orchestrator.reading.logs import RankLines
 

@@ -11,7 +11,9 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
+
+from typing_extensions import Unpack
 
 from orchestrator.api import DEFAULT, CaseOptions, Session
 from orchestrator.api.catalog import require_experiment
@@ -42,9 +44,6 @@ from orchestrator.programs.output import LONGEST_LINE, OutputValue, Scalar, key_
 from orchestrator.programs.program import JudgedOutput, judge_output
 from orchestrator.programs.registry import find_program
 from orchestrator.text import counted
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
 
 
 def _read(

@@ -7,7 +7,9 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
+
+from typing_extensions import Unpack
 
 from orchestrator.api import DEFAULT, CaseOptions, JobFilter, Session, StateFilter, require_text
 from orchestrator.api.catalog import require_experiment
@@ -67,9 +69,6 @@ from orchestrator.reading.failure import (
 from orchestrator.reading.job_status import ExperimentStatus, JobStatus, counted_jobs, job_statuses, reuse_text
 from orchestrator.results.outcome import FigureOutcome, judge_figure
 from orchestrator.text import option_words
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
 
 
 @dataclass(frozen=True, slots=True)

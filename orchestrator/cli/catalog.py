@@ -5,9 +5,10 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
+from typing_extensions import Unpack
 
 from orchestrator import api
 from orchestrator.cli import completion
@@ -19,10 +20,6 @@ from orchestrator.fields import columns_of, main_names, row_of
 from orchestrator.files import written_files
 from orchestrator.paths import find_folders, short_name
 from orchestrator.text import counted
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
-
 
 _LISTED = ("experiment", "cases", "gpus", "done", "title", "scales")
 

@@ -12,9 +12,10 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext, redirect_stderr, redirect_stdout
 from datetime import timezone
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
+from typing_extensions import Unpack
 
 from orchestrator import api
 from orchestrator.cli import options as option
@@ -33,9 +34,6 @@ from orchestrator.cli.output import VisibleLog, as_row, console, data, filled_co
 from orchestrator.errors import Problem, ReproError
 from orchestrator.paths import short_name
 from orchestrator.text import counted, utc_stamp
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
 
 ROWS_AT_ONCE = 1000
 """Rows of `sql` that are fetched and printed together. Each block of a table has its own head."""

@@ -6,9 +6,10 @@ import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, get_args
+from typing import Annotated, Literal, get_args
 
 import typer
+from typing_extensions import Unpack
 
 from orchestrator import __version__, api
 from orchestrator.cli import completion
@@ -41,9 +42,6 @@ from orchestrator.fields import rows_of
 from orchestrator.files import names_folder, require_place, written_files
 from orchestrator.paths import find_folders, short_name
 from orchestrator.text import counted
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
 
 Format = Literal["csv", "json", "jsonl", "parquet", "md", "latex"]
 ENDINGS: dict[str, Format] = {

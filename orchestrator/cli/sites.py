@@ -7,9 +7,10 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
+from typing_extensions import Unpack
 
 from orchestrator import api
 from orchestrator.cli import completion
@@ -32,9 +33,6 @@ from orchestrator.fields import row_of
 from orchestrator.files import written_files
 from orchestrator.paths import find_folders
 from orchestrator.text import counted
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
 
 POLL_S = 5.0
 """Interval between two looks at imports that a command waits for."""
