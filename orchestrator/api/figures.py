@@ -117,10 +117,7 @@ class Collected:
 
 
 def outcomes(
-    names: Sequence[str] | str,
-    *,
-    session: Session = DEFAULT,
-    **selection: Unpack[FigureFilter],
+    names: Sequence[str] | str, *, session: Session = DEFAULT, **selection: Unpack[FigureFilter]
 ) -> list[FigureOutcome]:
     """Return the outcome of each of these experiments, and of each experiment of these papers that has such jobs.
 
@@ -323,10 +320,7 @@ class JudgedClaims:
 
 
 def claims(
-    experiments: Sequence[str] | str = (),
-    *,
-    session: Session = DEFAULT,
-    **selection: Unpack[FigureFilter],
+    experiments: Sequence[str] | str = (), *, session: Session = DEFAULT, **selection: Unpack[FigureFilter]
 ) -> JudgedClaims:
     """Judge the claims of these experiments or papers, or of all submitted ones."""
     ledger = updated_ledger(session)

@@ -352,12 +352,7 @@ class JobLog:
 
 
 def logs(
-    job: str,
-    *,
-    rank: int | None = None,
-    attempt: int | None = None,
-    follow: bool = False,
-    session: Session = DEFAULT,
+    job: str, *, rank: int | None = None, attempt: int | None = None, follow: bool = False, session: Session = DEFAULT
 ) -> JobLog:
     """Return the log of a job, or the lines of one rank; of the latest attempt, or of the given one.
 

@@ -209,11 +209,7 @@ def plan_fetch(
     if text is not None:
         given = TextFile(_absolute(text), python or sys.executable)
         require_usable_text(given, program.name, items)
-    paths = {
-        "--directory": directory and _absolute(directory),
-        "--text": text and _absolute(text),
-        "--python": python,
-    }
+    paths = {"--directory": directory and _absolute(directory), "--text": text and _absolute(text), "--python": python}
     words = [f"{option} {shlex.quote(str(path))}" for option, path in paths.items() if path]
     command = " ".join([fetch_command(program.name, cluster), *words])
     if offline and not items:

@@ -173,8 +173,7 @@ ALL_RESULTS = {
         "RUN", "Results of this run. Default: the published arguments if measured, else the latest measured run."
     ),
     "without": _texts(
-        "ATTEMPT=REASON",
-        "Leave an attempt out of the results: 3f2a:1='a slow node' is attempt 1 of a job. Repeatable.",
+        "ATTEMPT=REASON", "Leave an attempt out of the results: 3f2a:1='a slow node' is attempt 1 of a job. Repeatable."
     ),
 }
 _ATTEMPT = "Use the attempts of this number. Default: the last verified ones, else the last partial ones."

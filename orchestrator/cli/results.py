@@ -108,11 +108,7 @@ def collect(
 
 
 def _print_collected(
-    collected: api.Collected,
-    file_format: Format,
-    output: Path | None,
-    columns: str | None,
-    iterations: bool,
+    collected: api.Collected, file_format: Format, output: Path | None, columns: str | None, iterations: bool
 ) -> bool:
     """Write or print the export; return whether the cases and claims were printed as on a terminal."""
     pieces = collected.export(file_format, iterations=iterations, columns=columns or "all")

@@ -145,10 +145,7 @@ def _submitted(
 
 
 def _supervised(
-    context: typer.Context,
-    submitted: Sequence[api.Submission],
-    addresses: Sequence[Address],
-    selection: api.JobFilter,
+    context: typer.Context, submitted: Sequence[api.Submission], addresses: Sequence[Address], selection: api.JobFilter
 ) -> int:
     """Wait until the jobs have ended, and print the results; return the exit code."""
     names = [submission.planned.entry.short_name for submission in submitted]
