@@ -18,7 +18,7 @@ from orchestrator.ledger.attempts import attempts_of_jobs, job_rows, rows_of_att
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.measurements import MeasuredMetric, MeasuredRow
 from orchestrator.ledger.rows import JobRow, JobSummary
-from orchestrator.ledger.tables import ENDED, FAILED, MEASURED, PARTIAL, RUNNING, VERIFIED, field_values
+from orchestrator.ledger.tables import ENDED, FAILED, MEASURED, PARTIAL, RUNNING, VERIFIED, Run, field_values
 from orchestrator.masking import masked
 from orchestrator.programs.axes import MetricDefinition, Settings, principal_metric
 from orchestrator.reading.failure import Failure, fails_as_published, ran_out_of_memory
@@ -438,6 +438,12 @@ def _case_of_row(entry: Entry, case: Case, key: RowKey) -> Case:
     points = entry.experiment.published if case.scale == PAPER else ()
     of_row = [point for point in points if point not in case.published and point.where.items() <= settings.items()]
     return replace(case, point=(*case.point, *key), settings=settings, published=(*case.published, *of_row))
+
+
+def in_order_of_runs(rows: Iterable[JobRow], runs: Sequence[Run]) -> list[JobRow]:
+    """Return the rows in the order of their runs, the latest run last."""
+    order = {run.id: position for position, run in enumerate(runs)}
+    return sorted(rows, key=lambda row: order.get(row.run_id, -1))
 
 
 def published_for(entry: Entry, case: Case, gpu: str | None = None) -> PublishedPoint | None:

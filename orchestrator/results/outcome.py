@@ -29,9 +29,15 @@ from orchestrator.ledger.tables import MEASURED, Run
 from orchestrator.paths import Folders
 from orchestrator.programs.command import changes_of, parse_changes
 from orchestrator.programs.registry import require_program
-from orchestrator.results.cases import LeftOutAttempt, Result, case_results, latest_job, left_out_attempts
+from orchestrator.results.cases import (
+    LeftOutAttempt,
+    Result,
+    case_results,
+    in_order_of_runs,
+    latest_job,
+    left_out_attempts,
+)
 from orchestrator.results.claims import ClaimVerdict, Used, judge_claims
-from orchestrator.results.comparison import in_order_of_runs
 from orchestrator.results.evidence import Margin
 from orchestrator.text import printable_line
 
