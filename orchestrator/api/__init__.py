@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from orchestrator.planning.plan import *
     from orchestrator.planning.target import *
     from orchestrator.programs.plug_ins import *
-    from orchestrator.programs.registry import *
+    from orchestrator.programs.record import *
     from orchestrator.reading.failure import *
     from orchestrator.reading.job_status import *
     from orchestrator.results.bundle.verify import *
@@ -114,7 +114,7 @@ _NAMES = {
     "results.export.rows": "CaseRow Row csv_line export_rows main_columns require_parquet",
     "results.outcome": "FigureOutcome JudgedClaim",
     "programs.plug_ins": "broken_plug_ins",
-    "programs.registry": "program_name programs",
+    "programs.record": "program_name programs",
 }
 """Module -> its names that are exported. The imports above are for type checkers."""
 

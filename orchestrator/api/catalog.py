@@ -18,7 +18,7 @@ from orchestrator.errors import Problem, added_to
 from orchestrator.fields import Column, Columns, Field, TableRow, row_of, rows_of
 from orchestrator.job_spec import Value
 from orchestrator.paths import Folders, find_folders
-from orchestrator.programs.registry import programs
+from orchestrator.programs.record import programs
 
 if TYPE_CHECKING:
     from orchestrator.ledger.sqlite_file import JobCount

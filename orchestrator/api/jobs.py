@@ -96,7 +96,7 @@ def job_filter(
     states = _states(state)
     has = None if where is None else _settings_filter(ledger, where)
     if program is not None:
-        from orchestrator.programs.registry import require_program
+        from orchestrator.programs.record import require_program
 
         require_program(program, program_names(ledger) if ledger is not None else ())
 
@@ -113,7 +113,7 @@ def job_filter(
 def _settings_filter(ledger: Ledger | None, where: str) -> Callable[[JobSpec], bool]:
     """Return a predicate for the settings of a job, whose program may be any; ReproError for a wrong axis or value."""
     from orchestrator.catalog.case import is_typed, parse_where, typed_values
-    from orchestrator.programs.registry import programs
+    from orchestrator.programs.record import programs
 
     typed = typed_values(where)
     of_axis = {axis: one.names.axes for one in programs().values() for axis in one.names.axes.columns}

@@ -42,7 +42,7 @@ from orchestrator.planning.target import Target, cases_at, replace_program, scal
 from orchestrator.programs.command import parse_changes
 from orchestrator.programs.output import LONGEST_LINE, OutputValue, Scalar, key_text
 from orchestrator.programs.program import JudgedOutput, judge_output
-from orchestrator.programs.registry import find_program
+from orchestrator.programs.record import find_program
 from orchestrator.text import counted
 
 

@@ -40,8 +40,7 @@ from orchestrator.launch.denied_nodes import (
 from orchestrator.launch.fetch import Fetched, fetch_items, item_state, render_fetch, require_usable_text
 from orchestrator.masking import masked, masked_address
 from orchestrator.paths import Folders, default_config_file, find_folders, user_config_file
-from orchestrator.programs.record import Program, TextFile, fetch_command
-from orchestrator.programs.registry import find_program, program_name, programs
+from orchestrator.programs.record import Program, TextFile, fetch_command, find_program, program_name, programs
 from orchestrator.slurm.notation import MOST_NODES, expand_node_names
 
 

@@ -16,8 +16,7 @@ from orchestrator.paths import short_name
 from orchestrator.programs.axes import ProgramAxes
 from orchestrator.programs.command import ADDED, DROPPED, changed_flag, read_flags, without_flags
 from orchestrator.programs.program import ProgramFields, bytes_of
-from orchestrator.programs.record import DESCRIBED, Program
-from orchestrator.programs.registry import find_program, known_program
+from orchestrator.programs.record import DESCRIBED, Program, find_program, known_program
 
 WITHOUT_INFLUENCE = frozenset({"case", "label"})
 """Axes of any program that only name a case."""

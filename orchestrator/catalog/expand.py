@@ -27,7 +27,7 @@ from orchestrator.catalog.library import Entry, named_values, repetitions, scale
 from orchestrator.config.model import LARGEST_COUNT
 from orchestrator.errors import Problem, ReproError, did_you_mean, names_hint, require_none
 from orchestrator.job_spec import Value
-from orchestrator.programs.registry import known_program, programs
+from orchestrator.programs.record import known_program, programs
 from orchestrator.text import counted
 
 MOST_CASES = 20_000

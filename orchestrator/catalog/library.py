@@ -20,8 +20,7 @@ from orchestrator.job_spec import Value
 from orchestrator.paths import Folders, short_name
 from orchestrator.programs.axes import MetricDefinition, ProgramNames
 from orchestrator.programs.program import ProgramFields, mapping_of, names_of, values_of
-from orchestrator.programs.record import Program
-from orchestrator.programs.registry import known_program, programs
+from orchestrator.programs.record import Program, known_program, programs
 
 
 def experiment_names(folders: Folders) -> dict[str, Path]:

@@ -39,8 +39,8 @@ from orchestrator.programs.record import (
     TokenData,
     directory_hint,
     fetch_command,
+    find_program,
 )
-from orchestrator.programs.registry import find_program
 
 _Record = TypeVar("_Record")
 

@@ -43,8 +43,7 @@ from orchestrator.fields import Field
 from orchestrator.identity import name_of_user, why_not_own_path
 from orchestrator.masking import holds_secret, masked
 from orchestrator.paths import Folders
-from orchestrator.programs.record import directory_hint
-from orchestrator.programs.registry import known_program
+from orchestrator.programs.record import directory_hint, known_program
 
 _STEPS = {"add", "remove"}
 _NAMED_BY = ("mount", "run", "name")

@@ -36,7 +36,7 @@ from orchestrator.masking import without_known
 from orchestrator.paths import Folders, short_name
 from orchestrator.planning.plan import Plan, SideCase, SidePlan
 from orchestrator.programs.command import BoundProgram
-from orchestrator.programs.registry import find_program
+from orchestrator.programs.record import find_program
 from orchestrator.reading.failure import (
     MOST_ATTEMPTS,
     POLICIES,

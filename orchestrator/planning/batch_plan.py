@@ -25,7 +25,7 @@ from orchestrator.planning.plan import CheckedCase, cases_by_reason, check_case,
 from orchestrator.planning.target import Target
 from orchestrator.programs.command import job_command
 from orchestrator.programs.output import Scalar
-from orchestrator.programs.registry import known_program
+from orchestrator.programs.record import known_program
 from orchestrator.slurm.notation import format_time_limit, time_limit_s
 
 

@@ -11,8 +11,7 @@ from orchestrator.errors import Problem, ReproError
 from orchestrator.fields import Column, Columns, Field, TableRow, row_of
 from orchestrator.planning.batch_plan import BatchPlan, Budgeted, ChosenCases, PlannedCase
 from orchestrator.planning.plan import Fit, fit_of
-from orchestrator.programs.record import BasisName, ExactCase
-from orchestrator.programs.registry import programs
+from orchestrator.programs.record import BasisName, ExactCase, programs
 from orchestrator.slurm.notation import time_limit_s
 from orchestrator.text import counted
 

@@ -22,7 +22,7 @@ from orchestrator.ledger.measurements import MeasuredMetric, MeasuredRow
 from orchestrator.ledger.rows import AttemptRow, JobRow
 from orchestrator.ledger.tables import ENDED, FAILED, Run
 from orchestrator.programs.axes import MetricDefinition, principal_metric
-from orchestrator.programs.registry import definitions_of, programs
+from orchestrator.programs.record import definitions_of, programs
 from orchestrator.results.cases import Combined, Result, RowKey, combine_rows, in_order_of_runs, published_on
 from orchestrator.results.evidence import job_spread, numbers_of, on_same_nodes, published_part, uncertainty_of
 

@@ -28,7 +28,7 @@ from orchestrator.ledger.rows import JobRow
 from orchestrator.ledger.tables import MEASURED, Run
 from orchestrator.paths import Folders
 from orchestrator.programs.command import changes_of, parse_changes
-from orchestrator.programs.registry import require_program
+from orchestrator.programs.record import require_program
 from orchestrator.results.cases import (
     LeftOutAttempt,
     Result,

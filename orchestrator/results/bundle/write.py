@@ -23,7 +23,7 @@ from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.measurements import file_offsets
 from orchestrator.ledger.tables import ENDED, MEASURED, NEVER_SUBMITTED, OPEN
 from orchestrator.masking import hidden_values, masked, masked_tree
-from orchestrator.programs.registry import known_program
+from orchestrator.programs.record import known_program
 from orchestrator.reading.logs import decompressed, file_blocks, is_compressed, job_secrets, log_files
 from orchestrator.results.bundle.extract import (
     MANIFEST,
