@@ -182,7 +182,7 @@ class Session:
         ledger = None if is_missing else self.existing_ledger()
         if ledger is None:
             return folders
-        from orchestrator.ledger.submissions import experiment_files  # loads the database
+        from orchestrator.ledger.runs import experiment_files  # loads the database
 
         return replace(folders, submitted_files=experiment_files(ledger))
 

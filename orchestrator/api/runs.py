@@ -52,8 +52,7 @@ from orchestrator.ledger.attempts import (
 )
 from orchestrator.ledger.database import DiskFull, Ledger, now
 from orchestrator.ledger.rows import JobRow, JobSummary
-from orchestrator.ledger.runs import Disposition, adopted_ids, record_adopted, run_record
-from orchestrator.ledger.submissions import record_experiment_file
+from orchestrator.ledger.runs import Disposition, adopted_ids, record_adopted, record_experiment_file, run_record
 from orchestrator.ledger.tables import ENDED, FAILED, MEASURED, OPEN, RUNNING
 from orchestrator.paths import Folders
 from orchestrator.planning.batch_plan import over, read_budget

@@ -29,8 +29,7 @@ from orchestrator.launch.submit import submit
 from orchestrator.ledger.attempts import RefreshResult, job_rows
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.rows import JobRow
-from orchestrator.ledger.runs import run_record
-from orchestrator.ledger.submissions import queued_attempts
+from orchestrator.ledger.runs import queued_attempts, run_record
 from orchestrator.ledger.tables import ENDED, FAILED, OPEN, QUEUED, WAITING
 from orchestrator.paths import Folders, short_name
 from orchestrator.planning.batch_plan import read_settings
