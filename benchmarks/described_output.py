@@ -22,8 +22,7 @@ from pathlib import Path
 import yaml
 
 from orchestrator.api.plans import lines_of
-from orchestrator.programs.described import judge_output
-from orchestrator.programs.program import ProgramFields
+from orchestrator.programs.program import ProgramFields, judge_output
 
 LIMIT = 40.0
 """Largest time of a reader, in times of the plain loop."""

@@ -173,7 +173,7 @@ def _published_row(entry: Entry, case: TrainingCase, machine: Hardware) -> Row |
         return None
     point, actual_ms = found
     points = {point.metric: point for point in case.published if point.gpu is None or point.gpu in (machine.gpu or "")}
-    shown = points.get(entry.experiment.axes.y.metric, point)
+    shown = points.get(entry.experiment.plot.y.metric, point)
     return Row(
         name=f"{entry.short_name} {case.name}",
         fitted=False,

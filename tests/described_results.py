@@ -17,7 +17,7 @@ from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.measurements import MeasuredMetric, MeasuredRow, Measurement, record_measurements
 from orchestrator.ledger.runs import Disposition, run_ids
 from orchestrator.ledger.tables import Attempt, Run
-from orchestrator.programs.described import metric_definitions
+from orchestrator.programs.program import metric_definitions
 from tests.recorded_jobs import START, new_attempts, new_job, new_run, record_run
 
 SWEEP = """\

@@ -14,14 +14,17 @@ from typing import Any, get_type_hints
 
 import jsonschema
 from pydantic import TypeAdapter
+from typer.main import get_command
 
 from orchestrator import api
+from orchestrator.cli.main import app
 from orchestrator.cli.output import DOCUMENTS as OF_CORE
 from orchestrator.cli.output import VERSION
 from orchestrator.fields import Column, TableRow, columns_of
 from orchestrator.megatron.search import api as search_api
 from orchestrator.megatron.search import command as search_command
 from orchestrator.results.export.rows import CaseRow, case_columns
+from tests.reference.commands import command_names
 from tests.unit.catalog.entries import figure_13
 
 FILE = Path(__file__).parent.parent / "docs" / "reference" / "json.schema.json"
@@ -41,16 +44,18 @@ _TYPES = {"text": "string", "integer": "integer", "number": "number", "boolean":
 
 def schema() -> dict[str, Any]:
     """Return the schema: a document for each command, and the rows in `$defs`."""
-    names = sorted({name for document in DOCUMENTS.values() for name in document.lists.values()} - {"str", "object"})
+    names = sorted({name for document in DOCUMENTS.values() for name in document.values()} - {"str", "object"})
     types = {"Error": _ERROR} | _types(
         [getattr(search_api if name in search_api.__all__ else api, name) for name in names]
     )
+    about = _help_texts()
     for command, document in DOCUMENTS.items():
         head = {"version": {"const": VERSION}, "command": {"const": command}}
-        lists = {name: {"type": "array", "items": _items(row)} for name, row in document.lists.items()}
+        lists = {name: {"type": "array", "items": _items(row)} for name, row in document.items()}
         errors = {"errors": {"type": "array", "items": _items("Error")}, "exit_code": {"type": "integer"}}
         fields = head | lists | errors
-        description = {"type": "object", "description": document.about}
+        text = about.get(command) or about[command.partition(" ")[0]]  # `bundle verify` is `bundle` with a word
+        description = {"type": "object", "description": text}
         types[_name(command)] = {**description, "properties": fields, "required": list(fields)}
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
@@ -58,6 +63,13 @@ def schema() -> dict[str, Any]:
         "oneOf": [{"$ref": f"#/$defs/{_name(command)}"} for command in DOCUMENTS],
         "$defs": dict(sorted(types.items())),
     }
+
+
+def _help_texts() -> dict[str, str]:
+    """Return the first paragraph of the help of each command."""
+    root = get_command(app)
+    names = command_names(root, root.context_class(root, info_name="repro"))
+    return {name: " ".join(command.help.partition("\n\n")[0].split()) for name, command, _ in names}
 
 
 def _name(command: str) -> str:

@@ -21,8 +21,17 @@ from orchestrator.ledger.attempts import RefreshResult, job_rows
 from orchestrator.ledger.database import Ledger, ledger_url, now, open_ledger
 from orchestrator.ledger.measurements import MeasuredMetric
 from orchestrator.ledger.rows import AttemptRow, JobRow
-from orchestrator.ledger.runs import Disposition, NewAttempt, NewJob, NewRun, Recorded
-from orchestrator.ledger.submissions import Submitter, claim, queued_attempts, record_submission
+from orchestrator.ledger.runs import (
+    Disposition,
+    NewAttempt,
+    NewJob,
+    NewRun,
+    Recorded,
+    Submitter,
+    claim,
+    queued_attempts,
+    record_submission,
+)
 from orchestrator.ledger.tables import VERIFIED, Attempt, Event, Metric, Run, SchedulerKind, field_values, rows_of
 from orchestrator.megatron.case import TrainingCase
 from orchestrator.reading.failure import OUT_OF_MEMORY
@@ -341,7 +350,7 @@ def record_results(
         jobs[name].id: outcome if isinstance(outcome, Outcome) else Outcome(outcome)
         for name, outcome in outcomes.items()
     }
-    _record_outcomes(ledger, run.id, at, entry.experiment.axes.y.metric, by_job)
+    _record_outcomes(ledger, run.id, at, entry.experiment.plot.y.metric, by_job)
     return run.id
 
 

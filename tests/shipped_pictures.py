@@ -10,8 +10,7 @@ from pathlib import Path
 
 from orchestrator.catalog.library import Entry, find_experiment, read_experiment
 from orchestrator.paths import Folders
-from orchestrator.results.bundle.archive import text_of, unpacked
-from orchestrator.results.bundle.extract import memory_ledger, read_extract, read_rows
+from orchestrator.results.bundle.extract import memory_ledger, read_extract, read_rows, text_of, unpacked
 from orchestrator.results.outcome import FigureOutcome, judge_stored, needs_losses
 from orchestrator.results.plot.figure import plot
 

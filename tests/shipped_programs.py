@@ -9,9 +9,8 @@ from typing import Any
 
 import yaml
 
-from orchestrator.programs.described import JudgedOutput, judge_output
 from orchestrator.programs.output import Scalar
-from orchestrator.programs.program import ProgramFields
+from orchestrator.programs.program import JudgedOutput, ProgramFields, judge_output
 
 EXPERIMENTS = Path(__file__).parents[1] / "experiments"
 

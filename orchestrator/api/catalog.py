@@ -11,29 +11,14 @@ from typing import TYPE_CHECKING, Annotated
 from orchestrator.api import DEFAULT, Session
 from orchestrator.catalog.case import Case, parse_where, select
 from orchestrator.catalog.expand import case_count, cases_to_run, expand, reference_notes, scale_fields, values_on
-from orchestrator.catalog.experiment import (
-    PAPER,
-    Axes,
-    CodeFields,
-    Difference,
-    NotRun,
-    PublishedPoint,
-    scale_names,
-)
-from orchestrator.catalog.library import (
-    Entry,
-    experiment_names,
-    find_experiment,
-    papers,
-    read_experiment,
-    replaced,
-)
+from orchestrator.catalog.experiment import PAPER, Axes, CodeFields, Difference, NotRun, PublishedPoint, scale_names
+from orchestrator.catalog.library import Entry, experiment_names, find_experiment, papers, read_experiment, replaced
 from orchestrator.clusters import cluster_names
 from orchestrator.errors import Problem, added_to
 from orchestrator.fields import Column, Columns, Field, TableRow, row_of, rows_of
 from orchestrator.job_spec import Value
 from orchestrator.paths import Folders, find_folders
-from orchestrator.programs.registry import programs
+from orchestrator.programs.record import programs
 
 if TYPE_CHECKING:
     from orchestrator.ledger.sqlite_file import JobCount
@@ -251,7 +236,7 @@ class ShownExperiment:
     title: Annotated[str, Field(of="experiment.title")]
     scales: Sequence[str]
     reference_only: Annotated[str | None, Field(of="experiment.reference_only")]
-    axes: Annotated[Axes, Field(of="experiment.axes")]
+    axes: Annotated[Axes, Field(of="experiment.plot")]
     differences: Sequence[Difference]
     notes: Annotated[Sequence[str], Field(of="experiment.notes")]
 

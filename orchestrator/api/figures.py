@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+from typing_extensions import Unpack
 
 from orchestrator.api import DEFAULT, FigureFilter, JobFilter, Session
 from orchestrator.api.jobs import job_filter, name_list, update, updated_ledger
@@ -24,7 +25,7 @@ from orchestrator.ledger.rows import JobRow, JobSummary
 from orchestrator.paths import short_name
 from orchestrator.programs.command import parse_changes
 from orchestrator.results.bundle.verify import Verified, verify
-from orchestrator.results.bundle.write import Bundled, bundle_name, write_bundle
+from orchestrator.results.bundle.write import Bundled, write_bundle
 from orchestrator.results.cases import Result, left_out_attempts
 from orchestrator.results.comparison import (
     CaseDiff,
@@ -35,17 +36,24 @@ from orchestrator.results.comparison import (
     rows_of_side,
     side_of,
 )
-from orchestrator.results.export import formats
-from orchestrator.results.export.rows import CaseRow, Row, chosen_columns, claim_rows, export_rows, iteration_rows
+from orchestrator.results.export.rows import (
+    CaseRow,
+    Row,
+    as_latex,
+    as_markdown,
+    chosen_columns,
+    claim_rows,
+    export_rows,
+    figure_table,
+    iteration_rows,
+    pieces,
+)
 from orchestrator.results.outcome import FigureOutcome, judge_figure, run_named
 from orchestrator.results.plot.figure import known_format, require_matplotlib
 from orchestrator.results.plot.figure import plot as draw
 from orchestrator.results.report import report as report_page
 from orchestrator.results.report import require_folder, write_report
 from orchestrator.text import counted
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
 
 TABLE_FORMATS = ("md", "latex")
 """Export formats for readers: a table of cases, without iterations."""
@@ -100,19 +108,16 @@ class Collected:
         """
         outcome, chosen = self.outcome, self.columns(columns, iterations=iterations)
         if iterations:
-            yield from formats.pieces(file_format, chosen, {"iterations": self.iterations()})
+            yield from pieces(file_format, chosen, {"iterations": self.iterations()})
         elif file_format in TABLE_FORMATS:
-            lines = formats.figure_table(outcome.entry, outcome.scale, outcome.cluster, self.cases)
-            yield (formats.as_markdown(lines) if file_format == "md" else formats.as_latex(lines)).encode()
+            lines = figure_table(outcome.entry, outcome.scale, outcome.cluster, self.cases)
+            yield (as_markdown(lines) if file_format == "md" else as_latex(lines)).encode()
         else:
-            yield from formats.pieces(file_format, chosen, {"cases": self.cases, "claims": self.claims})
+            yield from pieces(file_format, chosen, {"cases": self.cases, "claims": self.claims})
 
 
 def outcomes(
-    names: Sequence[str] | str,
-    *,
-    session: Session = DEFAULT,
-    **selection: Unpack[FigureFilter],
+    names: Sequence[str] | str, *, session: Session = DEFAULT, **selection: Unpack[FigureFilter]
 ) -> list[FigureOutcome]:
     """Return the outcome of each of these experiments, and of each experiment of these papers that has such jobs.
 
@@ -277,7 +282,7 @@ def compare_runs(
     def metric_of(name: str) -> str:
         """Return the metric of the experiment's y axis; none if its file is gone or has an error."""
         try:
-            return find_experiment(session.folders, name).experiment.axes.y.metric
+            return find_experiment(session.folders, name).experiment.plot.y.metric
         except ReproError:
             return ""
 
@@ -315,10 +320,7 @@ class JudgedClaims:
 
 
 def claims(
-    experiments: Sequence[str] | str = (),
-    *,
-    session: Session = DEFAULT,
-    **selection: Unpack[FigureFilter],
+    experiments: Sequence[str] | str = (), *, session: Session = DEFAULT, **selection: Unpack[FigureFilter]
 ) -> JudgedClaims:
     """Judge the claims of these experiments or papers, or of all submitted ones."""
     ledger = updated_ledger(session)
@@ -492,7 +494,7 @@ class Bundle:
 
 def bundle_file(figure: FigureOutcome) -> Path:
     """Return the default file of a bundle: `figure-13-cpu-local.tar.zst`."""
-    return Path(f"{bundle_name(figure)}{_ENDING}")
+    return Path(figure.file_name(_ENDING))
 
 
 def require_bundle_name(file: Path) -> None:

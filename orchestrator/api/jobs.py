@@ -11,6 +11,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+from typing_extensions import Unpack
+
 from orchestrator.api import DEFAULT, Session, StateFilter
 from orchestrator.errors import Problem, ReproError, did_you_mean, names_hint, require_none
 from orchestrator.fields import Field, row_of, rows_of
@@ -45,8 +47,6 @@ from orchestrator.reading.job_status import (
 from orchestrator.slurm.notation import STATES, base_state
 
 if TYPE_CHECKING:
-    from typing_extensions import Unpack
-
     from orchestrator.ledger.readonly_sql import Answer, Relation
     from orchestrator.reading.logs import RankLines
 
@@ -96,7 +96,7 @@ def job_filter(
     states = _states(state)
     has = None if where is None else _settings_filter(ledger, where)
     if program is not None:
-        from orchestrator.programs.registry import require_program
+        from orchestrator.programs.record import require_program
 
         require_program(program, program_names(ledger) if ledger is not None else ())
 
@@ -113,7 +113,7 @@ def job_filter(
 def _settings_filter(ledger: Ledger | None, where: str) -> Callable[[JobSpec], bool]:
     """Return a predicate for the settings of a job, whose program may be any; ReproError for a wrong axis or value."""
     from orchestrator.catalog.case import is_typed, parse_where, typed_values
-    from orchestrator.programs.registry import programs
+    from orchestrator.programs.record import programs
 
     typed = typed_values(where)
     of_axis = {axis: one.names.axes for one in programs().values() for axis in one.names.axes.columns}
@@ -352,12 +352,7 @@ class JobLog:
 
 
 def logs(
-    job: str,
-    *,
-    rank: int | None = None,
-    attempt: int | None = None,
-    follow: bool = False,
-    session: Session = DEFAULT,
+    job: str, *, rank: int | None = None, attempt: int | None = None, follow: bool = False, session: Session = DEFAULT
 ) -> JobLog:
     """Return the log of a job, or the lines of one rank; of the latest attempt, or of the given one.
 

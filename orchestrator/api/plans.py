@@ -11,7 +11,9 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
+
+from typing_extensions import Unpack
 
 from orchestrator.api import DEFAULT, CaseOptions, Session
 from orchestrator.api.catalog import require_experiment
@@ -33,19 +35,15 @@ from orchestrator.errors import Problem, ReproError, added_to, for_each, require
 from orchestrator.fields import Field
 from orchestrator.job_spec import Value, shown_changes
 from orchestrator.paths import Folders, find_folders
-from orchestrator.planning.batch_plan import BatchPlan, ChosenCases, PlannedCase, plan_batch
+from orchestrator.planning.batch_plan import BatchPlan, ChosenCases, PlannedCase, RunSettings, plan_batch, read_settings
 from orchestrator.planning.batch_report import BatchReport, batch_report, budget_text, with_exact_memory
 from orchestrator.planning.plan import Plan, bind, repeated, require_jobs
-from orchestrator.planning.run_settings import RunSettings, read_settings
 from orchestrator.planning.target import Target, cases_at, replace_program, scale_notes
 from orchestrator.programs.command import parse_changes
-from orchestrator.programs.described import JudgedOutput, judge_output
 from orchestrator.programs.output import LONGEST_LINE, OutputValue, Scalar, key_text
-from orchestrator.programs.registry import find_program
+from orchestrator.programs.program import JudgedOutput, judge_output
+from orchestrator.programs.record import find_program
 from orchestrator.text import counted
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
 
 
 def _read(

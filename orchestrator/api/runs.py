@@ -7,7 +7,9 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
+
+from typing_extensions import Unpack
 
 from orchestrator.api import DEFAULT, CaseOptions, JobFilter, Session, StateFilter, require_text
 from orchestrator.api.catalog import require_experiment
@@ -50,12 +52,10 @@ from orchestrator.ledger.attempts import (
 )
 from orchestrator.ledger.database import DiskFull, Ledger, now
 from orchestrator.ledger.rows import JobRow, JobSummary
-from orchestrator.ledger.runs import Disposition, adopted_ids, record_adopted, run_record
-from orchestrator.ledger.submissions import record_experiment_file
+from orchestrator.ledger.runs import Disposition, adopted_ids, record_adopted, record_experiment_file, run_record
 from orchestrator.ledger.tables import ENDED, FAILED, MEASURED, OPEN, RUNNING
 from orchestrator.paths import Folders
-from orchestrator.planning.batch_plan import read_budget
-from orchestrator.planning.run_settings import over
+from orchestrator.planning.batch_plan import over, read_budget
 from orchestrator.programs.command import changes_of
 from orchestrator.reading.failure import (
     Failure,
@@ -68,9 +68,6 @@ from orchestrator.reading.failure import (
 from orchestrator.reading.job_status import ExperimentStatus, JobStatus, counted_jobs, job_statuses, reuse_text
 from orchestrator.results.outcome import FigureOutcome, judge_figure
 from orchestrator.text import option_words
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
 
 
 @dataclass(frozen=True, slots=True)

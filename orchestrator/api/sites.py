@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from orchestrator.api import DEFAULT, Session
-from orchestrator.api.session import default_cluster
+from orchestrator.api import DEFAULT, Session, default_cluster
 from orchestrator.catalog.library import published_code
 from orchestrator.clusters.program import (
     FetchRecord,
@@ -38,11 +37,10 @@ from orchestrator.launch.denied_nodes import (
     denied_nodes,
     known_nodes,
 )
-from orchestrator.launch.fetch import Fetched, Text, fetch_items, item_state, render_fetch, require_usable_text
+from orchestrator.launch.fetch import Fetched, fetch_items, item_state, render_fetch, require_usable_text
 from orchestrator.masking import masked, masked_address
 from orchestrator.paths import Folders, default_config_file, find_folders, user_config_file
-from orchestrator.programs.record import Program, fetch_command
-from orchestrator.programs.registry import find_program, program_name, programs
+from orchestrator.programs.record import Program, TextFile, fetch_command, find_program, program_name, programs
 from orchestrator.slurm.notation import MOST_NODES, expand_node_names
 
 
@@ -114,7 +112,7 @@ class Fetch:
     settings: tuple[FetchedSetting, ...]
     templates: Path
     command: str
-    text: Text | None = None
+    text: TextFile | None = None
 
     @property
     def unmounted(self) -> list[str]:
@@ -208,13 +206,9 @@ def plan_fetch(
             settings = ()
     given = None
     if text is not None:
-        given = Text(_absolute(text), python or sys.executable)
+        given = TextFile(_absolute(text), python or sys.executable)
         require_usable_text(given, program.name, items)
-    paths = {
-        "--directory": directory and _absolute(directory),
-        "--text": text and _absolute(text),
-        "--python": python,
-    }
+    paths = {"--directory": directory and _absolute(directory), "--text": text and _absolute(text), "--python": python}
     words = [f"{option} {shlex.quote(str(path))}" for option, path in paths.items() if path]
     command = " ".join([fetch_command(program.name, cluster), *words])
     if offline and not items:

@@ -16,8 +16,7 @@ from orchestrator.paths import short_name
 from orchestrator.programs.axes import ProgramAxes
 from orchestrator.programs.command import ADDED, DROPPED, changed_flag, read_flags, without_flags
 from orchestrator.programs.program import ProgramFields, bytes_of
-from orchestrator.programs.record import DESCRIBED, Program
-from orchestrator.programs.registry import find_program, known_program
+from orchestrator.programs.record import DESCRIBED, Program, find_program, known_program
 
 WITHOUT_INFLUENCE = frozenset({"case", "label"})
 """Axes of any program that only name a case."""
@@ -73,10 +72,6 @@ class Case:
     @property
     def equation(self) -> str | None:
         """Equation of the FLOPs behind its rates; None if none are counted."""
-        return None
-
-    def training_days(self, tflops_per_gpu: float) -> float | None:  # noqa: ARG002  of a training
-        """Return the days of its whole training at a rate; None if it is no training of a number of tokens."""
         return None
 
     @property

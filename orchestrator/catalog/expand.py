@@ -27,7 +27,7 @@ from orchestrator.catalog.library import Entry, named_values, repetitions, scale
 from orchestrator.config.model import LARGEST_COUNT
 from orchestrator.errors import Problem, ReproError, did_you_mean, names_hint, require_none
 from orchestrator.job_spec import Value
-from orchestrator.programs.registry import known_program, programs
+from orchestrator.programs.record import known_program, programs
 from orchestrator.text import counted
 
 MOST_CASES = 20_000
@@ -205,7 +205,7 @@ def _naming_axes(entry: Entry, fields: ScaleFields) -> list[str]:
     if fields.cases is not None:
         naming = set(entry.experiment.named_by)
     else:
-        axes = entry.experiment.axes
+        axes = entry.experiment.plot
         drawn = {*axes.x.of, *([axes.series.of] if axes.series else [])}
         naming = {*(fields.matrix or ()), *(axis for axis in (fields.rules or ()) if axis in drawn)}
     return [axis for axis in entry.axes if axis in naming]

@@ -346,11 +346,6 @@ class Experiment(ScaleFields):
         default={},
     )
 
-    @property
-    def axes(self) -> Axes:
-        """Axes of the plot."""
-        return self.plot
-
     def about_scale(self, scale: str) -> str | None:
         """Return the size of a scale in words: that of the published figure is at the top level."""
         if scale == PAPER:

@@ -19,10 +19,8 @@ from orchestrator.fields import Column
 from orchestrator.job_spec import Value
 from orchestrator.paths import Folders, short_name
 from orchestrator.programs.axes import MetricDefinition, ProgramNames
-from orchestrator.programs.described import mapping_of, names_of, values_of
-from orchestrator.programs.program import ProgramFields
-from orchestrator.programs.record import Program
-from orchestrator.programs.registry import known_program, programs
+from orchestrator.programs.program import ProgramFields, mapping_of, names_of, values_of
+from orchestrator.programs.record import Program, known_program, programs
 
 
 def experiment_names(folders: Folders) -> dict[str, Path]:
@@ -451,10 +449,10 @@ def _row_axes(fields: ScaleFields) -> dict[str, None]:
 
 def _named_axes(experiment: Experiment) -> Iterator[tuple[KeyPath, str]]:
     """Yield the axes that the plot, the names of cases and the claims use, with their paths."""
-    for i, axis in enumerate(experiment.axes.x.of):
+    for i, axis in enumerate(experiment.plot.x.of):
         yield ("plot", "x", "of", i), axis
-    if experiment.axes.series is not None:
-        yield ("plot", "series", "of"), experiment.axes.series.of
+    if experiment.plot.series is not None:
+        yield ("plot", "series", "of"), experiment.plot.series.of
     if experiment.cases is not None:
         yield from ((("named_by", i), axis) for i, axis in enumerate(experiment.named_by))
     for i, claim in enumerate(experiment.claims):

@@ -14,7 +14,7 @@ from orchestrator.config.model import Strict
 from orchestrator.errors import Problem, ReproError
 from orchestrator.files import require_place
 from orchestrator.paths import find_folders
-from orchestrator.programs.registry import programs
+from orchestrator.programs.record import programs
 from orchestrator.text import printable_line
 
 PAPER_TEMPLATE = """\

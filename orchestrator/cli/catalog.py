@@ -5,52 +5,21 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
+from typing_extensions import Unpack
 
 from orchestrator import api
 from orchestrator.cli import completion
 from orchestrator.cli import options as option
-from orchestrator.cli.options import argument, command_session, with_options
-from orchestrator.cli.output import (
-    as_row,
-    console,
-    data,
-    filled_columns,
-    message,
-    next_command,
-    put,
-    suggest,
-    table,
-)
+from orchestrator.cli.options import argument, command_session, flag, value_option, with_options
+from orchestrator.cli.output import as_row, console, data, filled_columns, message, next_command, put, suggest, table
 from orchestrator.errors import EXIT_FAILED, Problem, ReproError, require_none
 from orchestrator.fields import columns_of, main_names, row_of
 from orchestrator.files import written_files
 from orchestrator.paths import find_folders, short_name
 from orchestrator.text import counted
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
-
-Names = Annotated[
-    list[str],
-    argument(
-        "EXPERIMENT|PAPER...",
-        "Experiments, files, or papers for all of their experiments: figure-13, my/figure.yaml, sc21.",
-        completion.experiments_and_papers,
-    ),
-]
-Exact = Annotated[
-    bool, typer.Option("--exact", help="Build each model with the real megatron-core. Needs torch, no GPU.")
-]
-SolveAlpha = Annotated[
-    bool, typer.Option("--solve-alpha", help="Add the smallest offload share (ATC'24's alpha) that fits.")
-]
-OutputFolder = Annotated[
-    Path | None, typer.Option("--output", "-o", metavar="PATH", help="Write the scripts into this folder.")
-]
-Explain = Annotated[bool, typer.Option("--explain", help="Show the origin of each line of the first script.")]
 
 _LISTED = ("experiment", "cases", "gpus", "done", "title", "scales")
 
@@ -91,11 +60,22 @@ def _experiment_row(listed: api.ListedExperiment) -> dict[str, object]:
 @app.command()
 @with_options(option.CASES)
 def plan(
-    names: Names,
+    names: Annotated[
+        list[str],
+        argument(
+            "EXPERIMENT|PAPER...",
+            "Experiments, files, or papers for all of their experiments: figure-13, my/figure.yaml, sc21.",
+            completion.experiments_and_papers,
+        ),
+    ],
     cluster: option.ClusterName = None,
     *,
-    exact: Exact = False,
-    solve_alpha: SolveAlpha = False,
+    exact: Annotated[
+        bool, flag("Build each model with the real megatron-core. Needs torch, no GPU.", "--exact")
+    ] = False,
+    solve_alpha: Annotated[
+        bool, flag("Add the smallest offload share (ATC'24's alpha) that fits.", "--solve-alpha")
+    ] = False,
     wide: option.Wide = False,
     **options: Unpack[api.CaseOptions],
 ) -> None:
@@ -106,14 +86,14 @@ def plan(
         message(f"building the model of {count}, up to about three seconds each")
         report = api.with_exact_memory(report)
     _print_report(report, wide)
-    if report.refusals:
+    if report.batch.refusals:
         raise typer.Exit(ReproError.exit_code)
     _suggest_next(names, cluster, options, report)
 
 
 def _print_report(report: api.BatchReport, wide: bool) -> None:
     """Print the cases, warnings, notes, refusals and totals."""
-    rows, refused = list(report.rows.values()), report.refusals
+    rows, refused = list(report.rows.values()), report.batch.refusals
     put(refused, cases=rows, totals=[report.totals], warnings=report.warnings, notes=report.notes)
     if rows:
         hidden = {"time_limit_s", *rows[0].parts, *(["experiment"] if len(report.selections) == 1 else [])}
@@ -136,8 +116,8 @@ def _print_report(report: api.BatchReport, wide: bool) -> None:
     for caution in _cautions(report):
         message(caution)
     message(_summary(report))
-    if report.budgeted is not None:
-        message(api.budget_text(report.budgeted))
+    if report.batch.budgeted is not None:
+        message(api.budget_text(report.batch.budgeted))
 
 
 def _suggest_next(names: Sequence[str], cluster: str | None, options: api.CaseOptions, report: api.BatchReport) -> None:
@@ -190,8 +170,10 @@ def render(
     experiment: option.ExperimentName,
     cluster: option.OnCluster,
     *,
-    output: OutputFolder = None,
-    explain: Explain = False,
+    output: Annotated[
+        Path | None, value_option("PATH", "Write the scripts into this folder.", None, "--output", "-o")
+    ] = None,
+    explain: Annotated[bool, flag("Show the origin of each line of the first script.", "--explain")] = False,
     **options: Unpack[api.CaseOptions],
 ) -> None:
     """Print the batch script of each case; with -o, write the scripts and what they import, ready to submit."""
@@ -232,32 +214,8 @@ def _print_origins(rendered: api.Rendered) -> None:
         message(f"this is {planned.plans[0].case.name}, the first of {len(planned.plans)}; --where selects another")
 
 
-ExperimentOrPaper = Annotated[
-    str,
-    argument("EXPERIMENT|PAPER", "An experiment or a paper: figure-13, sc21.", completion.experiments_and_papers),
-]
-ScaleOf = Annotated[
-    str, option.value_option("--scale", "SCALE", "paper is the published size; quad, cpu, ...", completion.scales)
-]
-ScriptNames = Annotated[
-    bool, typer.Option("--script", help="Print the published script of each case, and how the case differs from it.")
-]
-OutputLog = Annotated[
-    str | None,
-    typer.Option("--log", metavar="OUTPUT", help="Output of the program, to be read as that of a job."),
-]
-
-OutputScale = Annotated[
-    str | None,
-    option.value_option(
-        "--scale", "SCALE", "Scale of the case. Default: paper for a log, any for the example.", completion.scales
-    ),
-]
-
 experiments = typer.Typer(rich_markup_mode=None, no_args_is_help=True, help="Files of experiments: write, check.")
 
-NewFile = Annotated[Path, argument("FILE", "The file to write, for example my/figure-1.yaml.")]
-OfPaper = Annotated[bool, typer.Option("--paper", help="Print the schema of paper.yaml.")]
 
 _NOT_SETTINGS = (*("experiment", "scale", "published", "expected", "expected_confirmed", "reference_only", "script"),)
 """Fields of a case that the table has in another form, or for all cases."""
@@ -265,10 +223,17 @@ _NOT_SETTINGS = (*("experiment", "scale", "published", "expected", "expected_con
 
 @app.command("show")
 def show_experiment(
-    experiment: ExperimentOrPaper,
-    scale: ScaleOf = "paper",
+    experiment: Annotated[
+        str,
+        argument("EXPERIMENT|PAPER", "An experiment or a paper: figure-13, sc21.", completion.experiments_and_papers),
+    ],
+    scale: Annotated[
+        str, value_option("SCALE", "paper is the published size; quad, cpu, ...", completion.scales)
+    ] = "paper",
     where: option.Where = None,
-    script: ScriptNames = False,
+    script: Annotated[
+        bool, flag("Print the published script of each case, and how the case differs from it.", "--script")
+    ] = False,
     wide: option.Wide = False,
 ) -> None:
     """Show an experiment: its cases and axes, published numbers, and claims with the scales that can judge them.
@@ -398,7 +363,7 @@ def _shown(value: object) -> str:
 
 
 def _print_about(entry: api.Entry, scale: str) -> None:
-    experiment, axes = entry.experiment, entry.experiment.axes
+    experiment, axes = entry.experiment, entry.experiment.plot
     message(f"{entry.name}: {entry.source}, {experiment.title}")
     message(f"scale {scale}: {experiment.about_scale(scale) or 'as published'}")
     message(f"x: {axes.x.label} ({', '.join(axes.x.of)}); y: {axes.y.label} ({axes.y.metric})")
@@ -429,7 +394,7 @@ def _print_caveats(shown: api.ExperimentCases) -> None:
 
 
 @experiments.command()
-def new(file: NewFile) -> None:
+def new(file: Annotated[Path, argument("FILE", "The file to write, for example my/figure-1.yaml.")]) -> None:
     """Write a commented experiment to start from, and paper.yaml beside it."""
     files = api.new_experiment(file)
     if console.is_json:
@@ -443,8 +408,11 @@ def new(file: NewFile) -> None:
 @experiments.command()
 def check(
     experiment: option.ExperimentName,
-    log: OutputLog = None,
-    scale: OutputScale = None,
+    log: Annotated[str | None, value_option("OUTPUT", "Output of the program, to be read as that of a job.")] = None,
+    scale: Annotated[
+        str | None,
+        value_option("SCALE", "Scale of the case. Default: paper for a log, any for the example.", completion.scales),
+    ] = None,
     where: option.Where = None,
 ) -> None:
     """Report all problems of an experiment: fields, scales, and settings that its program does not support.
@@ -481,6 +449,6 @@ def _print_output(output: api.CheckedOutput) -> None:
 
 
 @experiments.command()
-def schema(paper: OfPaper = False) -> None:
+def schema(paper: Annotated[bool, flag("Print the schema of paper.yaml.", "--paper")] = False) -> None:
     """Print the JSON Schema of experiments, for editors."""
     data(api.experiment_schema_text(of_paper=paper).rstrip("\n"))

@@ -137,7 +137,7 @@ def print_outcome(
     program = f", with {outcome.program}" if outcome.program else ""
     print_beside("here", f"scale {outcome.scale} on {outcome.cluster}{program}: {here}", 12)
     data("")
-    metric = experiment.axes.y.metric
+    metric = experiment.plot.y.metric
     chosen = columns or [name for name in api.main_columns(outcome.entry) if _is_of_interest(name, rows)]
     shown = [{**row, "state": row.state or "not submitted"} for row in rows]
     table(shown, chosen, important=("case", "verdict", "iteration_ms", metric, "published"))

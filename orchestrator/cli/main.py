@@ -89,87 +89,67 @@ PANELS = {
 }
 """Panel of the help -> command -> (module of this package, summary). A module is imported when its command is used."""
 
-EXAMPLES: dict[str, Sequence[str]] = {
-    "list": ("repro list",),
-    "show": (
-        "repro show figure-13                                  # cases, axes, published numbers, claims",
-        "repro show sc21                                       # experiments of a paper",
-        "repro show core-cp --script                           # the published scripts, and the differences",
-    ),
-    "plan": (
-        "repro plan table-1 --cluster selene",
-        "repro plan sc21                                       # a whole paper, on its own machine",
-        "repro plan figure-13 --cluster h200 --scale quad --time-budget 10m",
-    ),
-    "status": (
-        "repro status figure-13 --watch",
-        "repro status --cluster selene --state running,pending",
-        "repro status figure-13 --failed",
-    ),
-    "logs": (
-        "repro logs 77a694 -f                                  # the first characters of a job id",
-        "repro logs 77a694 --rank 3 --attempt 1",
-    ),
-    "history": ("repro history 77a694",),
-    "sql": (
-        'repro sql "select * from v_results"',
-        "repro sql                                             # views and tables",
-    ),
-    "submit": (
-        "repro submit figure-13 --cluster selene --dry-run     # show the jobs",
-        "repro submit figure-13 --cluster selene --canary --wait",
-        "repro submit figure-13 figure-16 --cluster selene     # a job that they share runs once",
-    ),
-    "render": (
-        "repro render figure-13 --cluster selene --where pp=8,gbs=32",
-        "repro render figure-13 --cluster selene --example     # with examples for open values",
-        "repro render figure-13 --cluster selene -o jobs       # all scripts, to submit by hand",
-    ),
-    "adopt": ("repro adopt jobs                                      # the folder of `render -o jobs`",),
-    "wait": ("repro wait figure-13", "repro wait --timeout 2h"),
-    "retry": (
-        "repro retry figure-13 --dry-run",
-        "repro retry figure-13 --class timeout --time +50%",
-    ),
-    "cancel": ("repro cancel figure-13", "repro cancel 77a694"),
-    "collect": (
-        "repro collect figure-13                               # a table, and all columns in a file",
-        "repro collect figure-13 -o figure-13.parquet",
-        "repro collect figure-13 --columns case,tflops_per_gpu | column -s, -t",
-    ),
-    "compare": (
-        "repro compare figure-13                               # with the published numbers",
-        "repro compare selene eos                              # two clusters",
-    ),
-    "claims": ("repro claims figure-13", "repro claims --cluster selene"),
-    "plot": ("repro plot figure-13 -o figure-13.pdf",),
-    "report": ("repro report -o report                                # all submitted experiments",),
-    "bundle": ("repro bundle figure-13 -o figure-13.tar.zst", "repro bundle verify figure-13.tar.zst"),
-    "clusters list": ("repro clusters list",),
-    "clusters show": (
-        "repro clusters show selene",
-        "repro clusters show selene --resolved                 # the file and line of each value",
-    ),
-    "clusters check": (
-        "repro clusters check here",
-        "repro clusters check here --job                       # also on a node",
-    ),
-    "clusters new": ("repro clusters new here",),
-    "clusters schema": ("repro clusters schema > schema.json",),
-    "nodes deny": ("repro nodes deny n7 'n[9-12]' --cluster mine --because ECC --until 2026-12-31",),
-    "nodes list": ("repro nodes list",),
-    "nodes allow": ("repro nodes allow n7",),
-    "images list": ("repro images list --cluster selene",),
-    "images import": ("repro images import --cluster selene",),
-    "experiments new": ("repro experiments new my/figure.yaml",),
-    "experiments check": ("repro experiments check my/figure.yaml",),
-    "experiments schema": ("repro experiments schema > experiment.json",),
-    "programs list": ("repro programs list",),
-    "programs show": ("repro programs show megatron-2021 --cluster selene",),
-    "programs fetch": ("repro programs fetch megatron-2021 --cluster selene",),
-    "config show": ("repro config show",),
-}
-"""Command -> lines of examples."""
+EXAMPLES = """\
+repro list
+repro show figure-13                                  # cases, axes, published numbers, claims
+repro show sc21                                       # experiments of a paper
+repro show core-cp --script                           # the published scripts, and the differences
+repro plan table-1 --cluster selene
+repro plan sc21                                       # a whole paper, on its own machine
+repro plan figure-13 --cluster h200 --scale quad --time-budget 10m
+repro status figure-13 --watch
+repro status --cluster selene --state running,pending
+repro status figure-13 --failed
+repro logs 77a694 -f                                  # the first characters of a job id
+repro logs 77a694 --rank 3 --attempt 1
+repro history 77a694
+repro sql "select * from v_results"
+repro sql                                             # views and tables
+repro submit figure-13 --cluster selene --dry-run     # show the jobs
+repro submit figure-13 --cluster selene --canary --wait
+repro submit figure-13 figure-16 --cluster selene     # a job that they share runs once
+repro render figure-13 --cluster selene --where pp=8,gbs=32
+repro render figure-13 --cluster selene --example     # with examples for open values
+repro render figure-13 --cluster selene -o jobs       # all scripts, to submit by hand
+repro adopt jobs                                      # the folder of `render -o jobs`
+repro wait figure-13
+repro wait --timeout 2h
+repro retry figure-13 --dry-run
+repro retry figure-13 --class timeout --time +50%
+repro cancel figure-13
+repro cancel 77a694
+repro collect figure-13                               # a table, and all columns in a file
+repro collect figure-13 -o figure-13.parquet
+repro collect figure-13 --columns case,tflops_per_gpu | column -s, -t
+repro compare figure-13                               # with the published numbers
+repro compare selene eos                              # two clusters
+repro claims figure-13
+repro claims --cluster selene
+repro plot figure-13 -o figure-13.pdf
+repro report -o report                                # all submitted experiments
+repro bundle figure-13 -o figure-13.tar.zst
+repro bundle verify figure-13.tar.zst
+repro clusters list
+repro clusters show selene
+repro clusters show selene --resolved                 # the file and line of each value
+repro clusters check here
+repro clusters check here --job                       # also on a node
+repro clusters new here
+repro clusters schema > schema.json
+repro nodes deny n7 'n[9-12]' --cluster mine --because ECC --until 2026-12-31
+repro nodes list
+repro nodes allow n7
+repro images list --cluster selene
+repro images import --cluster selene
+repro experiments new my/figure.yaml
+repro experiments check my/figure.yaml
+repro experiments schema > experiment.json
+repro programs list
+repro programs show megatron-2021 --cluster selene
+repro programs fetch megatron-2021 --cluster selene
+repro config show
+""".splitlines()
+"""Examples in the help of the command that they begin with."""
 
 EXIT_CLOSED_PIPE = 141
 """Exit code if the reader of stdout ends first, as in `repro list | head -1`; shells have it for a SIGPIPE."""
@@ -209,7 +189,8 @@ class LazyGroup(TyperGroup):
             return None
         module = added[name].plug_in.load()
         try:
-            EXAMPLES.update(getattr(module, "EXAMPLES", {}))
+            added_lines = [line for lines in getattr(module, "EXAMPLES", {}).values() for line in lines]
+            EXAMPLES.extend(line for line in added_lines if line not in EXAMPLES)
             DOCUMENTS.update(getattr(module, "DOCUMENTS", {}))
             OF_LEDGER.update(getattr(module, "OF_LEDGER", ()))
             return _command(module, name, added[name].summary)
@@ -256,10 +237,16 @@ def _complete(command: Any, name: str) -> None:
         command.params.append(
             TyperOption(param_decls=names, metavar="FILE|URL", help=text, expose_value=False, callback=callback)
         )
-    if lines := EXAMPLES.get(name):
+    subcommands = getattr(command, "commands", {})
+    if lines := [] if subcommands else examples_of(name):
         command.epilog = "\n\n".join(("Examples:", "\b\n" + "\n".join(f"  {line}" for line in lines)))
-    for inner, subcommand in getattr(command, "commands", {}).items():
+    for inner, subcommand in subcommands.items():
         _complete(subcommand, f"{name} {inner}")
+
+
+def examples_of(name: str) -> list[str]:
+    """Return the lines of examples of a command."""
+    return [line for line in EXAMPLES if f"{line} ".startswith(f"repro {name} ")]
 
 
 def _use_json(context: Any, _: object, value: bool) -> None:

@@ -54,19 +54,27 @@ def argument(value: str, text: str, complete: Complete = None) -> Any:
     return typer.Argument(metavar=value, help=text, autocompletion=complete)
 
 
-def value_option(name: str, value: str, text: str, complete: Complete = None, **settings: Any) -> Any:
-    """Return an option with a value: the names of both, its meaning, and the completion of the value."""
-    return typer.Option(name, metavar=value, help=text, autocompletion=complete, **settings)
+def value_option(value: str, text: str, complete: Complete = None, *names: str, **settings: Any) -> Any:
+    """Return an option with a value: the name of the value in the help, its meaning, and the completion of the value.
+
+    Without `names`, it has the name of its parameter.
+    """
+    return typer.Option(*names, metavar=value, help=text, autocompletion=complete, **settings)
+
+
+def flag(text: str, *names: str) -> Any:
+    """Return an option without a value: its meaning and its names."""
+    return typer.Option(*names, help=text)
 
 
 def _text(value: str, text: str, complete: Complete = None, **settings: Any) -> object:
-    """Return the type of an option of a group: one text, or none. The option has the name of the parameter."""
-    return Annotated[str | None, typer.Option(metavar=value, help=text, autocompletion=complete, **settings)]
+    """Return the type of an option of a group: one text, or none."""
+    return Annotated[str | None, value_option(value, text, complete, **settings)]
 
 
 def _texts(value: str, text: str) -> object:
     """Return the type of an option of a group that may be repeated."""
-    return Annotated[list[str] | None, typer.Option(metavar=value, help=text)]
+    return Annotated[list[str] | None, value_option(value, text)]
 
 
 def _short_form(path: str, value: str, about: str = "") -> object:
@@ -90,19 +98,14 @@ ExperimentNames = Annotated[
 JobName = Annotated[str, argument("JOB", "Job id, or the start of one.", completion.job_ids)]
 Targets = Annotated[list[str], argument("EXPERIMENT|JOB...", "Experiments or job ids.", completion.jobs)]
 Scale = Annotated[
-    str | None,
-    value_option("--scale", "SCALE", "paper, quad, cpu, ... Default: the largest that fits.", completion.scales),
+    str | None, value_option("SCALE", "paper, quad, cpu, ... Default: the largest that fits.", completion.scales)
 ]
 ClusterName = Annotated[
-    str | None,
-    value_option(
-        "--cluster", "CLUSTER", _CLUSTER, completion.clusters, envvar="REPRO_CLUSTER", callback=_maybe_cluster
-    ),
+    str | None, value_option("CLUSTER", _CLUSTER, completion.clusters, envvar="REPRO_CLUSTER", callback=_maybe_cluster)
 ]
 OnCluster = Annotated[
     str,
     value_option(
-        "--cluster",
         "CLUSTER",
         _CLUSTER,
         completion.clusters,
@@ -115,47 +118,46 @@ OnCluster = Annotated[
 OnlyState = Annotated[
     str | None,
     value_option(
-        "--state",
         "STATES",
         "Only jobs in these states: running, pending, timeout, ..., verified, partial or failed.",
         completion.states,
     ),
 ]
 Where = Annotated[
-    str | None,
-    value_option("--where", "AXIS=VALUE", "Only these cases, for example pp=8,gbs=32.", completion.cases),
+    str | None, value_option("AXIS=VALUE", "Only these cases, for example pp=8,gbs=32.", completion.cases)
 ]
 Settings = Annotated[
     list[str] | None,
     value_option(
-        "--set",
         "PATH=VALUE",
         "Set a field of the profile or the experiment: slurm.qos=high, container.mounts+=/data, "
         "training.iterations=50. Repeatable.",
+        None,
+        "--set",
     ),
 ]
 OutputPlace = Annotated[
     str | None,
-    typer.Option(
+    value_option(
+        "PATH",
+        "Write to this file, or into this folder: an existing one, or a name that ends with /. "
+        "Several experiments need a folder.",
+        None,
         "--output",
         "-o",
-        metavar="PATH",
-        help="Write to this file, or into this folder: an existing one, or a name that ends with /. "
-        "Several experiments need a folder.",
     ),
 ]
-Force = Annotated[bool, typer.Option("--force", help="Replace an existing file.")]
-Wait = Annotated[bool, typer.Option("--wait", help="Wait until all jobs have ended, then print the result.")]
+Force = Annotated[bool, flag("Replace an existing file.", "--force")]
+Wait = Annotated[bool, flag("Wait until all jobs have ended, then print the result.", "--wait")]
 Notify = Annotated[
     list[str] | None,
     value_option(
-        "--notify",
         "URL",
         "Send a message when this command has waited: mailto://, slack://, json://, ... Repeatable. "
         "Default: REPRO_NOTIFY, or notify: of your configuration.",
     ),
 ]
-Wide = Annotated[bool, typer.Option("--wide", "-w", help="Show all columns.")]
+Wide = Annotated[bool, flag("Show all columns.", "--wide", "-w")]
 
 _RUNS: Mapping[str, object] = {
     "scale": _text("SCALE", "Only jobs of this scale.", completion.scales),
@@ -171,12 +173,11 @@ ALL_RESULTS = {
         "RUN", "Results of this run. Default: the published arguments if measured, else the latest measured run."
     ),
     "without": _texts(
-        "ATTEMPT=REASON",
-        "Leave an attempt out of the results: 3f2a:1='a slow node' is attempt 1 of a job. Repeatable.",
+        "ATTEMPT=REASON", "Leave an attempt out of the results: 3f2a:1='a slow node' is attempt 1 of a job. Repeatable."
     ),
 }
 _ATTEMPT = "Use the attempts of this number. Default: the last verified ones, else the last partial ones."
-RESULTS = {**ALL_RESULTS, "attempt": Annotated[int | None, value_option("--attempt", "NUMBER", _ATTEMPT, min=1)]}
+RESULTS = {**ALL_RESULTS, "attempt": Annotated[int | None, value_option("NUMBER", _ATTEMPT, min=1)]}
 """Options of `api.FigureFilter`."""
 _SHORT_FORMS = {
     "partition": _short_form("slurm.partition=", "PARTITION"),
@@ -209,7 +210,7 @@ CASES = {
     ),
     "arg": _texts("ARGUMENT", "Add or replace an argument of the program: --arg --lr=0.001. Repeatable."),
     "no_arg": _texts("ARGUMENT", "Leave an argument of the program out: --no-arg --overlap-sp-ag. Repeatable."),
-    "example": Annotated[bool | None, typer.Option("--example", help=_EXAMPLE)],
+    "example": Annotated[bool | None, flag(_EXAMPLE, "--example")],
     **SETTINGS,
 }
 """Options of `api.CaseOptions`."""

@@ -12,9 +12,10 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext, redirect_stderr, redirect_stdout
 from datetime import timezone
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
+from typing_extensions import Unpack
 
 from orchestrator import api
 from orchestrator.cli import options as option
@@ -28,36 +29,15 @@ from orchestrator.cli.job_table import (
     suggest_status,
     suggest_why,
 )
-from orchestrator.cli.options import argument, command_session, value_option, with_options
-from orchestrator.cli.output import (
-    VisibleLog,
-    as_row,
-    console,
-    data,
-    filled_columns,
-    message,
-    put,
-    suggest,
-    table,
-)
+from orchestrator.cli.options import argument, command_session, flag, value_option, with_options
+from orchestrator.cli.output import VisibleLog, as_row, console, data, filled_columns, message, put, suggest, table
 from orchestrator.errors import Problem, ReproError
 from orchestrator.paths import short_name
 from orchestrator.text import counted, utc_stamp
 
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
-
 ROWS_AT_ONCE = 1000
 """Rows of `sql` that are fetched and printed together. Each block of a table has its own head."""
 
-Follow = Annotated[bool, typer.Option("--follow", "-f", help="Continue until the job has ended.")]
-Rank = Annotated[int | None, value_option("--rank", "RANK", "Only the lines of this rank.", min=0)]
-AttemptNumber = Annotated[int | None, value_option("--attempt", "NUMBER", "Number of an earlier attempt.", min=1)]
-Query = Annotated[
-    str | None,
-    argument("SELECT", 'One SELECT: "select * from v_results". Without it: the views and tables.'),
-]
-AsCsv = Annotated[bool, typer.Option("--csv", help="Print CSV.")]
 EXAMPLE_QUERY = "select case_name, verdict, name, value, unit from v_metrics"
 _COLUMNS = (
     *("attempt", "id", "nodes", "state", "verdict", "failure", "execution", "exit_code", "signal", "submitted"),
@@ -69,7 +49,12 @@ app = typer.Typer(rich_markup_mode=None)
 
 
 @app.command()
-def logs(job: option.JobName, follow: Follow = False, rank: Rank = None, attempt: AttemptNumber = None) -> None:
+def logs(
+    job: option.JobName,
+    follow: Annotated[bool, flag("Continue until the job has ended.", "--follow", "-f")] = False,
+    rank: Annotated[int | None, value_option("RANK", "Only the lines of this rank.", min=0)] = None,
+    attempt: Annotated[int | None, value_option("NUMBER", "Number of an earlier attempt.", min=1)] = None,
+) -> None:
     """Print the log of a job, unchanged unless stdout is a terminal."""
     log = api.logs(job, rank=rank, attempt=attempt, follow=follow, session=command_session())
     if follow and log.job.phase in api.OPEN and log.job.phase != api.RUNNING:
@@ -144,7 +129,12 @@ def _event_rows(attempts: Sequence[api.JobAttempt]) -> list[dict[str, object]]:
 
 
 @app.command()
-def sql(query: Query = None, csv: AsCsv = False) -> None:
+def sql(
+    query: Annotated[
+        str | None, argument("SELECT", 'One SELECT: "select * from v_results". Without it: the views and tables.')
+    ] = None,
+    csv: Annotated[bool, flag("Print CSV.", "--csv")] = False,
+) -> None:
     """Query the ledger, read-only."""
     if console.is_json and csv:
         raise ReproError(Problem("--json and --csv: give one of them"))
@@ -186,9 +176,6 @@ REDRAW_S = 2.0
 SHARE_OF_TIME = 5
 """A watching terminal waits this many times as long as an update takes."""
 
-Watch = Annotated[bool, typer.Option("--watch", help="Continue until every job has ended.")]
-Failed = Annotated[bool, typer.Option("--failed", help="Only jobs whose latest attempt failed.")]
-
 
 @app.command()
 @with_options(option.JOBS)
@@ -196,8 +183,8 @@ def status(
     experiment: option.AnyExperiment = None,
     *,
     state: option.OnlyState = None,
-    failed: Failed = False,
-    watch: Watch = False,
+    failed: Annotated[bool, flag("Only jobs whose latest attempt failed.", "--failed")] = False,
+    watch: Annotated[bool, flag("Continue until every job has ended.", "--watch")] = False,
     wide: option.Wide = False,
     **selection: Unpack[api.JobFilter],
 ) -> None:

@@ -6,9 +6,10 @@ import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, get_args
+from typing import Annotated, Literal, get_args
 
 import typer
+from typing_extensions import Unpack
 
 from orchestrator import __version__, api
 from orchestrator.cli import completion
@@ -19,6 +20,7 @@ from orchestrator.cli.options import (
     command_session,
     confirm_overwrite,
     experiments_of,
+    flag,
     value_option,
     with_options,
 )
@@ -41,9 +43,6 @@ from orchestrator.files import names_folder, require_place, written_files
 from orchestrator.paths import find_folders, short_name
 from orchestrator.text import counted
 
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
-
 Format = Literal["csv", "json", "jsonl", "parquet", "md", "latex"]
 ENDINGS: dict[str, Format] = {
     ".csv": "csv",
@@ -58,37 +57,12 @@ ENDINGS: dict[str, Format] = {
 """Formats by the ending of a file."""
 _TABLES = ("md", "latex")
 
-Arguments = Annotated[
-    list[str] | None,
-    argument(
-        "[EXPERIMENT] [A B]",
-        "Default: the one submitted last. A and B are each a cluster, a date (2026-11-20), a commit or a run.",
-        completion.experiments,
-    ),
-]
 _IMPORTANT = ("case", "metric", "measured", "published", "ratio", "within", "allowed", "not_judged")
 _DIFFERENCES = ("experiment", "scale", "case", "metric", "a", "b", "ratio", "noise", "change", "because")
-Export = Annotated[
-    Format | None, value_option("--export", "FORMAT", "Format. Default: by the extension of -o, else csv.")
-]
-OutputFile = Annotated[Path | None, typer.Option("--output", "-o", metavar="PATH", help="Write to this file.")]
-Columns = Annotated[
-    str | None,
-    value_option("--columns", "COLUMNS", "main, all, or a,b,c. Default: main on a terminal, all in a file or a pipe."),
-]
-Iterations = Annotated[bool, typer.Option("--iterations", help="One row per logged iteration, of running jobs too.")]
 Experiments = Annotated[
     list[str] | None,
     argument(
         "EXPERIMENT...", "Experiments or papers. Default: all that were submitted.", completion.experiments_and_papers
-    ),
-]
-OutputFolder = Annotated[Path, typer.Option("--output", "-o", metavar="PATH", help="Folder for index.html.")]
-ForceFolder = Annotated[bool, typer.Option("--force", help="Write into a folder that has other files.")]
-Drawn = Annotated[
-    list[str] | None,
-    argument(
-        "EXPERIMENT...", "Experiments or papers. Default: the one submitted last.", completion.experiments_and_papers
     ),
 ]
 app = typer.Typer(rich_markup_mode=None)
@@ -100,10 +74,15 @@ def collect(
     experiment: option.MaybeExperiment = None,
     *,
     where: option.Where = None,
-    export: Export = None,
-    output: OutputFile = None,
-    columns: Columns = None,
-    iterations: Iterations = False,
+    export: Annotated[
+        Format | None, value_option("FORMAT", "Format. Default: by the extension of -o, else csv.")
+    ] = None,
+    output: Annotated[Path | None, value_option("PATH", "Write to this file.", None, "--output", "-o")] = None,
+    columns: Annotated[
+        str | None,
+        value_option("COLUMNS", "main, all, or a,b,c. Default: main on a terminal, all in a file or a pipe."),
+    ] = None,
+    iterations: Annotated[bool, flag("One row per logged iteration, of running jobs too.", "--iterations")] = False,
     force: option.Force = False,
     **selection: Unpack[api.FigureFilter],
 ) -> None:
@@ -129,11 +108,7 @@ def collect(
 
 
 def _print_collected(
-    collected: api.Collected,
-    file_format: Format,
-    output: Path | None,
-    columns: str | None,
-    iterations: bool,
+    collected: api.Collected, file_format: Format, output: Path | None, columns: str | None, iterations: bool
 ) -> bool:
     """Write or print the export; return whether the cases and claims were printed as on a terminal."""
     pieces = collected.export(file_format, iterations=iterations, columns=columns or "all")
@@ -198,7 +173,14 @@ def _export_format(export: Format | None, output: Path | None) -> Format:
 @app.command()
 @with_options(option.RESULTS)
 def compare(
-    arguments: Arguments = None,
+    arguments: Annotated[
+        list[str] | None,
+        argument(
+            "[EXPERIMENT] [A B]",
+            "Default: the one submitted last. A and B are each a cluster, a date (2026-11-20), a commit or a run.",
+            completion.experiments,
+        ),
+    ] = None,
     *,
     where: option.Where = None,
     wide: option.Wide = False,
@@ -401,7 +383,14 @@ def _claims_title(outcome: api.FigureOutcome) -> str:
 @app.command()
 @with_options(option.RESULTS)
 def plot(
-    experiments: Drawn = None,
+    experiments: Annotated[
+        list[str] | None,
+        argument(
+            "EXPERIMENT...",
+            "Experiments or papers. Default: the one submitted last.",
+            completion.experiments_and_papers,
+        ),
+    ] = None,
     *,
     where: option.Where = None,
     output: option.OutputPlace = None,
@@ -435,8 +424,8 @@ def plot(
 def report(
     experiments: Experiments = None,
     *,
-    output: OutputFolder,
-    force: ForceFolder = False,
+    output: Annotated[Path, value_option("PATH", "Folder for index.html.", None, "--output", "-o")],
+    force: Annotated[bool, flag("Write into a folder that has other files.", "--force")] = False,
     **selection: Unpack[api.FigureFilter],
 ) -> None:
     """Write one HTML page with outcomes, pictures and provenance."""
@@ -454,20 +443,17 @@ def report(
         suggest("the same verdicts for a script", "claims", *(experiments or ()), **selection)
 
 
-What = Annotated[
-    list[str],
-    argument(
-        "EXPERIMENTS|verify FILE",
-        "Experiments or papers, or the word verify and the bundle to check.",
-        completion.bundle_words,
-    ),
-]
-
-
 @app.command()
 @with_options(option.ALL_RESULTS)
 def bundle(
-    what: What,
+    what: Annotated[
+        list[str],
+        argument(
+            "EXPERIMENTS|verify FILE",
+            "Experiments or papers, or the word verify and the bundle to check.",
+            completion.bundle_words,
+        ),
+    ],
     *,
     output: option.OutputPlace = None,
     force: option.Force = False,

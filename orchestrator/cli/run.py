@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
+from typing_extensions import Unpack
 
 from orchestrator import api
 from orchestrator.cli import completion
@@ -22,7 +24,7 @@ from orchestrator.cli.job_table import (
     waiting,
 )
 from orchestrator.cli.notify import message_addresses, send_message
-from orchestrator.cli.options import argument, command_session, experiments_of, value_option, with_options
+from orchestrator.cli.options import argument, command_session, experiments_of, flag, value_option, with_options
 from orchestrator.cli.output import (
     as_row,
     console,
@@ -42,59 +44,18 @@ from orchestrator.paths import short_name
 from orchestrator.text import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from typing_extensions import Unpack
-
     from orchestrator.config.user import Address
 
 ASK_ABOVE = 10
 """Number of jobs above which `cancel` asks."""
-
-MaybeTargets = Annotated[
-    list[str] | None,
-    argument("EXPERIMENT|JOB...", "Experiments or job ids. Default: all open jobs.", completion.jobs),
-]
 Classes = Annotated[
     str | None,
     value_option(
-        "--class",
         "CLASSES",
         "node-fail,preempted,timeout,... Default: those that may succeed unchanged.",
         completion.failure_classes,
+        "--class",
     ),
-]
-TimeLimit = Annotated[str | None, value_option("--time", "TIME", "New time limit: +50%, +0:30:00 or 2:00:00.")]
-Timeout = Annotated[
-    str | None,
-    value_option("--timeout", "TIME", "Wait at most 10m, 2h or 0:30:00. Then exit with 124; the jobs continue."),
-]
-ShowOnly = Annotated[bool, typer.Option("--dry-run", "-n", help="Show the jobs only.")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
-Folder = Annotated[Path, argument("FOLDER", "Folder of `repro render -o`.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", "-n", help="Show the jobs only. Needs no scheduler.")]
-Rerun = Annotated[bool, typer.Option("--rerun", help="Measure verified and partial cases again.")]
-Repeat = Annotated[
-    int, value_option("--repeat", "NUMBER", "Measure each case this many times, in separate jobs.", min=1)
-]
-MaxParallel = Annotated[
-    int | None,
-    value_option("--max-parallel", "NUMBER", "Run at most this many jobs of an experiment at once.", min=1),
-]
-After = Annotated[
-    list[str] | None,
-    value_option("--after", "JOB", "Start when this job has ended.", completion.job_ids),
-]
-DependsOn = Annotated[
-    Literal["warm-up"] | None,
-    typer.Option("--depends-on", help="warm-up: first compile the program's kernels in a separate job."),
-]
-Canary = Annotated[
-    bool, typer.Option("--canary", help="Run the smallest case first; the others once it is verified or partial.")
-]
-StopAfter = Annotated[
-    int | None,
-    value_option("--stop-after", "NUMBER", "Start no more jobs after this many failures of one kind.", min=1),
 ]
 
 app = typer.Typer(rich_markup_mode=None)
@@ -107,15 +68,26 @@ def submit(
     experiments: option.ExperimentNames,
     cluster: option.OnCluster,
     *,
-    dry_run: DryRun = False,
+    dry_run: Annotated[bool, flag("Show the jobs only. Needs no scheduler.", "--dry-run", "-n")] = False,
     wait: option.Wait = False,
-    rerun: Rerun = False,
-    repeat: Repeat = 1,
-    canary: Canary = False,
-    max_parallel: MaxParallel = None,
-    stop_after: StopAfter = None,
-    after: After = None,
-    depends_on: DependsOn = None,
+    rerun: Annotated[bool, flag("Measure verified and partial cases again.", "--rerun")] = False,
+    repeat: Annotated[int, value_option("NUMBER", "Measure each case this many times, in separate jobs.", min=1)] = 1,
+    canary: Annotated[
+        bool, flag("Run the smallest case first; the others once it is verified or partial.", "--canary")
+    ] = False,
+    max_parallel: Annotated[
+        int | None, value_option("NUMBER", "Run at most this many jobs of an experiment at once.", min=1)
+    ] = None,
+    stop_after: Annotated[
+        int | None, value_option("NUMBER", "Start no more jobs after this many failures of one kind.", min=1)
+    ] = None,
+    after: Annotated[
+        list[str] | None, value_option("JOB", "Start when this job has ended.", completion.job_ids)
+    ] = None,
+    depends_on: Annotated[
+        Literal["warm-up"] | None,
+        typer.Option("--depends-on", help="warm-up: first compile the program's kernels in a separate job."),
+    ] = None,
     notify: option.Notify = None,
     **options: Unpack[api.CaseOptions],
 ) -> None:
@@ -173,10 +145,7 @@ def _submitted(
 
 
 def _supervised(
-    context: typer.Context,
-    submitted: Sequence[api.Submission],
-    addresses: Sequence[Address],
-    selection: api.JobFilter,
+    context: typer.Context, submitted: Sequence[api.Submission], addresses: Sequence[Address], selection: api.JobFilter
 ) -> int:
     """Wait until the jobs have ended, and print the results; return the exit code."""
     names = [submission.planned.entry.short_name for submission in submitted]
@@ -322,9 +291,14 @@ def _print_plans(planned: Sequence[api.PlannedRun], options: api.CaseOptions) ->
 @with_options(option.JOBS)
 def wait(
     context: typer.Context,
-    targets: MaybeTargets = None,
+    targets: Annotated[
+        list[str] | None,
+        argument("EXPERIMENT|JOB...", "Experiments or job ids. Default: all open jobs.", completion.jobs),
+    ] = None,
     *,
-    timeout: Timeout = None,
+    timeout: Annotated[
+        str | None, value_option("TIME", "Wait at most 10m, 2h or 0:30:00. Then exit with 124; the jobs continue.")
+    ] = None,
     notify: option.Notify = None,
     **selection: Unpack[api.JobFilter],
 ) -> None:
@@ -378,9 +352,9 @@ def retry(
     *,
     state: option.OnlyState = None,
     classes: Classes = None,
-    time: TimeLimit = None,
+    time: Annotated[str | None, value_option("TIME", "New time limit: +50%, +0:30:00 or 2:00:00.")] = None,
     settings: option.Settings = None,
-    dry_run: ShowOnly = False,
+    dry_run: Annotated[bool, flag("Show the jobs only.", "--dry-run", "-n")] = False,
     wait: option.Wait = False,
     notify: option.Notify = None,
     **selection: Unpack[api.JobFilter],
@@ -460,7 +434,7 @@ def cancel(
     targets: option.Targets,
     *,
     state: option.OnlyState = None,
-    yes: Yes = False,
+    yes: Annotated[bool, flag("Do not ask.", "--yes", "-y")] = False,
     **selection: Unpack[api.JobFilter],
 ) -> None:
     """Cancel jobs of experiments, or by job id."""
@@ -499,7 +473,7 @@ def cancel(
 
 
 @app.command()
-def adopt(folder: Folder) -> None:
+def adopt(folder: Annotated[Path, argument("FOLDER", "Folder of `repro render -o`.")]) -> None:
     """Read the jobs of rendered scripts that were submitted by hand into the ledger. A second call adds new ones."""
     adopted = api.adopt(folder, session=command_session())
     refs = rows_of(api.JobRef, adopted.jobs)

@@ -7,14 +7,15 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
+from typing_extensions import Unpack
 
 from orchestrator import api
 from orchestrator.cli import completion
 from orchestrator.cli import options as option
-from orchestrator.cli.options import argument, command_session, value_option, with_options
+from orchestrator.cli.options import argument, command_session, flag, value_option, with_options
 from orchestrator.cli.output import (
     as_row,
     as_yaml,
@@ -33,9 +34,6 @@ from orchestrator.files import written_files
 from orchestrator.paths import find_folders
 from orchestrator.text import counted
 
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
-
 POLL_S = 5.0
 """Interval between two looks at imports that a command waits for."""
 
@@ -43,32 +41,7 @@ clusters = typer.Typer(rich_markup_mode=None, no_args_is_help=True, help="Cluste
 config = typer.Typer(rich_markup_mode=None, no_args_is_help=True, help="Your settings, and where each one comes from.")
 images = typer.Typer(rich_markup_mode=None, no_args_is_help=True, help="Images of a registry as files that jobs share.")
 
-Name = Annotated[
-    str,
-    argument("CLUSTER", "Name of a cluster, or path of its profile.", completion.clusters),
-]
-NewName = Annotated[str, argument("CLUSTER", "Name of the new cluster.")]
-Resolved = Annotated[bool, typer.Option("--resolved", help="Show each value with its file and line.")]
-Partition = Annotated[
-    str | None,
-    value_option("--partition", "PARTITION", "Partition to describe. Default: the one with GPUs."),
-]
-OnExperiment = Annotated[
-    str | None,
-    value_option(
-        "--experiment",
-        "EXPERIMENT",
-        "Ask sbatch whether it accepts the smallest and the largest job of this experiment.",
-        completion.experiments,
-    ),
-]
-ImageNames = Annotated[
-    list[str] | None,
-    argument("IMAGE...", "Names of the profile's images. Default: all that come from a registry.", completion.images),
-]
-Again = Annotated[bool, typer.Option("--again", help="Import existing files again.")]
-Wait = Annotated[bool, typer.Option("--wait", help="Wait until all imports have ended, then print the results.")]
-ProbeJob = Annotated[bool, typer.Option("--job", help="Also run a job of one minute that checks a node.")]
+Name = Annotated[str, argument("CLUSTER", "Name of a cluster, or path of its profile.", completion.clusters)]
 
 
 @clusters.command("list")
@@ -91,7 +64,11 @@ def list_clusters() -> None:
 
 
 @clusters.command()
-def show(name: Name, resolved: Resolved = False, settings: option.Settings = None) -> None:
+def show(
+    name: Name,
+    resolved: Annotated[bool, flag("Show each value with its file and line.", "--resolved")] = False,
+    settings: option.Settings = None,
+) -> None:
     """Show a profile with all layers merged."""
     cluster = api.find_cluster(find_folders(), name, api.read_settings(settings or ()).of_profile)
     layered = cluster.layered
@@ -122,8 +99,15 @@ def show(name: Name, resolved: Resolved = False, settings: option.Settings = Non
 def check(
     name: Name,
     *,
-    experiment: OnExperiment = None,
-    job: ProbeJob = False,
+    experiment: Annotated[
+        str | None,
+        value_option(
+            "EXPERIMENT",
+            "Ask sbatch whether it accepts the smallest and the largest job of this experiment.",
+            completion.experiments,
+        ),
+    ] = None,
+    job: Annotated[bool, flag("Also run a job of one minute that checks a node.", "--job")] = False,
     **options: Unpack[api.CaseOptions],
 ) -> None:
     """Compare a profile with the live cluster.
@@ -161,7 +145,12 @@ def check(
 
 
 @clusters.command()
-def new(name: NewName, partition: Partition = None) -> None:
+def new(
+    name: Annotated[str, argument("CLUSTER", "Name of the new cluster.")],
+    partition: Annotated[
+        str | None, value_option("PARTITION", "Partition to describe. Default: the one with GPUs.")
+    ] = None,
+) -> None:
     """Write a profile from what Slurm reports on this login node."""
     file = api.new_cluster(find_folders(), name, partition, message)
     put(files=written_files("profile", file))
@@ -203,9 +192,14 @@ def list_images(cluster: option.OnCluster) -> None:
 @images.command("import")
 def import_images(
     cluster: option.OnCluster,
-    names: ImageNames = None,
-    again: Again = False,
-    wait: Wait = False,
+    names: Annotated[
+        list[str] | None,
+        argument(
+            "IMAGE...", "Names of the profile's images. Default: all that come from a registry.", completion.images
+        ),
+    ] = None,
+    again: Annotated[bool, flag("Import existing files again.", "--again")] = False,
+    wait: Annotated[bool, flag("Wait until all imports have ended, then print the results.", "--wait")] = False,
 ) -> None:
     """Import images from their registry, one job for each."""
     folders = find_folders()
@@ -299,19 +293,18 @@ nodes = typer.Typer(
 )
 
 Nodes = Annotated[list[str], typer.Argument(help="Nodes as Slurm writes them: n7 'n[1-4,7]'.", metavar="NODES")]
-Because = Annotated[str, typer.Option("--because", metavar="TEXT", help="The reason, for later.")]
-Until = Annotated[
-    str | None,
-    value_option("--until", "DATE", "Last day, 2026-12-31, or a time in UTC, 2026-12-31T18:00. Default: no end."),
-]
-OnlyCluster = Annotated[
-    str | None, value_option("--cluster", "CLUSTER", "Only nodes of this cluster.", completion.clusters)
-]
-Ended = Annotated[bool, typer.Option("--all", help="Also entries that have ended.")]
 
 
 @nodes.command()
-def deny(names: Nodes, *, because: Because, until: Until = None, cluster: option.OnCluster) -> None:
+def deny(
+    names: Nodes,
+    *,
+    because: Annotated[str, value_option("TEXT", "The reason, for later.")],
+    until: Annotated[
+        str | None, value_option("DATE", "Last day, 2026-12-31, or a time in UTC, 2026-12-31T18:00. Default: no end.")
+    ] = None,
+    cluster: option.OnCluster,
+) -> None:
     """Exclude nodes from each submission from now on. Jobs that are already in Slurm's queue stay as they are."""
     denied = api.deny_nodes(names, because, cluster, until=until, session=command_session())
     put(nodes=denied.entries)
@@ -324,7 +317,11 @@ def deny(names: Nodes, *, because: Because, until: Until = None, cluster: option
 
 
 @nodes.command("list")
-def list_nodes(*, cluster: OnlyCluster = None, ended: Ended = False) -> None:
+def list_nodes(
+    *,
+    cluster: Annotated[str | None, value_option("CLUSTER", "Only nodes of this cluster.", completion.clusters)] = None,
+    ended: Annotated[bool, flag("Also entries that have ended.", "--all")] = False,
+) -> None:
     """List the denied nodes."""
     entries = api.list_denied_nodes(cluster=cluster, ended=ended, session=command_session())
     rows = [asdict(entry) for entry in entries]
@@ -354,23 +351,6 @@ programs = typer.Typer(
 )
 
 Program = Annotated[str, argument("PROGRAM", "Name of a program.", completion.programs)]
-Directory = Annotated[
-    str | None,
-    value_option(
-        "--directory", "FOLDER", "Fetch into this folder. Default: the paths in the profile's programs: section."
-    ),
-]
-Text = Annotated[
-    str | None,
-    value_option("--text", "FILE", "Make the data of this text, a .jsonl file with key text. Default: random tokens."),
-]
-Python = Annotated[
-    str | None,
-    value_option("--python", "PATH", "With --text: a Python with the program's packages. Default: the one of repro."),
-]
-Offline = Annotated[
-    bool, typer.Option("--offline", help="Print the script for a machine with internet. Fetches nothing.")
-]
 
 
 @programs.command("list")
@@ -415,10 +395,21 @@ def show_program(name: Program, cluster: option.ClusterName = None) -> None:
 def fetch(
     name: Program,
     cluster: option.OnCluster,
-    directory: Directory = None,
-    text: Text = None,
-    python: Python = None,
-    offline: Offline = False,
+    directory: Annotated[
+        str | None,
+        value_option("FOLDER", "Fetch into this folder. Default: the paths in the profile's programs: section."),
+    ] = None,
+    text: Annotated[
+        str | None,
+        value_option("FILE", "Make the data of this text, a .jsonl file with key text. Default: random tokens."),
+    ] = None,
+    python: Annotated[
+        str | None,
+        value_option("PATH", "With --text: a Python with the program's packages. Default: the one of repro."),
+    ] = None,
+    offline: Annotated[
+        bool, flag("Print the script for a machine with internet. Fetches nothing.", "--offline")
+    ] = False,
 ) -> None:
     """Fetch a program's code and data to the shared file system.
 

@@ -17,7 +17,7 @@ from orchestrator.clusters.resolve import Cluster
 from orchestrator.config.yaml import KeyPath, dotted
 from orchestrator.errors import did_you_mean, names_hint, there_are
 from orchestrator.programs.plug_ins import called
-from orchestrator.programs.registry import find_program, known_program
+from orchestrator.programs.record import find_program, known_program
 from orchestrator.slurm.notation import format_time_limit, time_limit_s
 from orchestrator.slurm.site import Association, NodeKind, Partition, Site
 from orchestrator.text import counted

@@ -26,8 +26,7 @@ from orchestrator.config.model import Count, Hardware, Positive, Strict, Text, T
 from orchestrator.errors import ReproError, names_hint
 from orchestrator.money import Price, checked_currency
 from orchestrator.programs.plug_ins import plug_ins
-from orchestrator.programs.record import Program, ProgramSite
-from orchestrator.programs.registry import GROUP, find_program, known_program, programs
+from orchestrator.programs.record import GROUP, Program, ProgramSite, find_program, known_program, programs
 from orchestrator.slurm.notation import time_limit_s
 from orchestrator.text import counted
 

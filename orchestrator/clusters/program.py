@@ -29,6 +29,7 @@ from orchestrator.job_spec import Resources
 from orchestrator.paths import Folders
 from orchestrator.programs.command import BoundProgram, ContainerImage, job_command, without_flags
 from orchestrator.programs.record import (
+    DATA_FILES,
     GITHUB,
     JobContext,
     Need,
@@ -38,13 +39,10 @@ from orchestrator.programs.record import (
     TokenData,
     directory_hint,
     fetch_command,
+    find_program,
 )
-from orchestrator.programs.registry import find_program
 
 _Record = TypeVar("_Record")
-
-DATA_FILES = (".bin", ".idx")
-"""Extensions of the two files of a data set."""
 
 # Neither a git option nor a path that leaves a folder.
 _REPOSITORY = re.compile(r"\w[\w.-]*/\w[\w.-]*", re.ASCII)
@@ -69,7 +67,7 @@ class Source:
     @property
     def kind(self) -> str:
         """Return what it is, for people."""
-        return {Repository: "git checkout", PublicFile: "file", TokenData: "token data"}[type(self.need)]
+        return {Repository: "git checkout", PublicFile: "file"}.get(type(self.need), "token data")
 
     @property
     def default_name(self) -> str:

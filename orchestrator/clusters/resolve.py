@@ -41,11 +41,9 @@ from orchestrator.config.yaml import (
 from orchestrator.errors import Problem, ReproError, added_to, for_each, names_hint, require_none
 from orchestrator.fields import Field
 from orchestrator.identity import name_of_user, why_not_own_path
-from orchestrator.masking import masked
+from orchestrator.masking import holds_secret, masked
 from orchestrator.paths import Folders
-from orchestrator.programs.record import directory_hint
-from orchestrator.programs.registry import known_program
-from orchestrator.secret_patterns import holds_secret
+from orchestrator.programs.record import directory_hint, known_program
 
 _STEPS = {"add", "remove"}
 _NAMED_BY = ("mount", "run", "name")

@@ -15,7 +15,7 @@ from orchestrator.launch.sbatch import comment_of, mark_cancelled
 from orchestrator.ledger.attempts import lost_attempts, record_asked
 from orchestrator.ledger.database import DiskFull, Ledger
 from orchestrator.ledger.rows import AttemptRow, JobRow
-from orchestrator.ledger.submissions import first_folder, interrupted_submissions, record_never_submitted
+from orchestrator.ledger.runs import first_folder, interrupted_submissions, record_never_submitted
 from orchestrator.ledger.tables import CANCELLED_BY, LOST, OPEN, QUEUED, STOPPED_AFTER, SUBMITTING
 from orchestrator.reading.failure import Failure
 from orchestrator.slurm.command import at, cancel_jobs, cluster_identity, find_by_comments, query_jobs

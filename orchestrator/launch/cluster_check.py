@@ -35,11 +35,11 @@ from orchestrator.launch.refresh import is_side_job
 from orchestrator.launch.render import render_job
 from orchestrator.launch.submit import side_plan, task_per_gpu
 from orchestrator.paths import Folders
+from orchestrator.planning.batch_plan import NO_SETTINGS, RunSettings
 from orchestrator.planning.plan import Plan, SidePlan, check_case, plan_cases, refusal_problems
-from orchestrator.planning.run_settings import NO_SETTINGS, RunSettings
 from orchestrator.planning.target import Target, cases_at
 from orchestrator.programs.command import BoundProgram
-from orchestrator.programs.registry import probe_program
+from orchestrator.programs.record import probe_program
 from orchestrator.reading.causes import cause
 from orchestrator.reading.reader import reader_of
 from orchestrator.slurm import site as slurm_site

@@ -1,8 +1,8 @@
 """Fetch of a program's code and data to the shared file system, on this machine and without a job.
 
-A rendered script, `fetch.sh`, gets code and files. Data are made here: random tokens, or those of a text. Each item is
-written under a temporary name in its folder, checked, and renamed. What exists is never changed. A repeated command
-continues an interrupted one.
+A rendered script, `fetch.sh`, gets code and files. The program makes data here: random tokens, or those of a text.
+Each item is written under a temporary name in its folder, checked, and renamed. What exists is never changed. A
+repeated command continues an interrupted one.
 """
 
 from __future__ import annotations
@@ -12,26 +12,21 @@ import errno
 import hashlib
 import json
 import os
-import random
-import shlex
 import shutil
-import struct
 import subprocess
-import sys
 import tempfile
-from array import array
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Literal
 
-from orchestrator.clusters.program import DATA_FILES, OFFLINE_HINT, FetchRecord, Item, stored_record
+from orchestrator.clusters.program import OFFLINE_HINT, FetchRecord, Item, stored_record
 from orchestrator.errors import EXIT_UNREACHABLE, Problem, ReproError, Unreachable, require_none
 from orchestrator.files import locked, written_whole
 from orchestrator.identity import name_of_user
 from orchestrator.launch.preflight import require_checkout
-from orchestrator.programs.record import PublicFile, Repository, TokenData
+from orchestrator.programs.record import PublicFile, Repository, TextFile, TokenData
 from orchestrator.text import utc_stamp
 
 _HINTS = dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "free space, then repeat the command")
@@ -58,7 +53,7 @@ def fetch_items(
     items: Sequence[Item],
     templates: Path,
     again: str,
-    text: Text | None = None,
+    text: TextFile | None = None,
     notify: Callable[[str], None] = lambda _: None,
 ) -> Iterator[Fetched]:
     """Fetch the items that are missing, check the others, and yield each one that is in its place.
@@ -143,15 +138,15 @@ def item_state(item: Item) -> str:
     return "there"
 
 
-def _made(item: Item, need: TokenData, items: Sequence[Item], text: Text | None) -> Fetched:
+def _made(item: Item, need: TokenData, items: Sequence[Item], text: TextFile | None) -> Fetched:
     with locked(item.path):
         present = _present(item, text)  # another command may have made it in the meantime
         if present is None:
-            _write_record(item, None, _make_data(item, need, items, text), text.source if text else None)
+            _write_record(item, None, _make_data(item, need, items, text), need.origin(text) if text else None)
         return present or Fetched(item, "made")
 
 
-def _present(item: Item, text: Text | None) -> Fetched | None:
+def _present(item: Item, text: TextFile | None) -> Fetched | None:
     """Check an item that exists; None if it does not exist. ReproError if it is something else."""
     source, need = item.source, item.source.need
     commit, sha256 = None, dict[str, str]()
@@ -171,10 +166,10 @@ def _present(item: Item, text: Text | None) -> Fetched | None:
     else:
         index = item.files[-1]
         with index.open("rb") as file:
-            if file.read(len(HEADER)) != HEADER:
-                what = "exists, and is not the index of a data set of Megatron-LM"
+            if file.read(len(need.header)) != need.header:
+                what = "exists, and is not the index of such a data set"
                 raise ReproError(Problem(what, f"{index}:", "move both files away, then repeat the command"))
-        if text is not None and (known is None or known.source != text.source):
+        if text is not None and (known is None or known.source != need.origin(text)):
             what = "exists already, so --text would not be used"
             raise ReproError(Problem(what, f"{item.files[0]}:", "move both files away, or leave --text out"))
         return Fetched(item, "there already")
@@ -192,7 +187,7 @@ def _digest(file: Path) -> str:
     return digest.hexdigest()
 
 
-def _make_data(item: Item, need: TokenData, items: Sequence[Item], text: Text | None) -> dict[str, str]:
+def _make_data(item: Item, need: TokenData, items: Sequence[Item], text: TextFile | None) -> dict[str, str]:
     """Write a data set of random tokens or of the text; return the checksum of each file by name.
 
     One of the files can exist, if the command was interrupted. ReproError if random tokens need other content there.
@@ -205,7 +200,7 @@ def _make_data(item: Item, need: TokenData, items: Sequence[Item], text: Text | 
     shutil.rmtree(part, ignore_errors=True)
     part.mkdir()
     try:
-        made = tokenize_text(text, items, part) if text is not None else write_random_tokens(need.vocabulary, part)
+        made = need.make(text, {one.source.need.field: one.path for one in items}, part)
         digests = {file.name: _digest(written) for file, written in zip(item.files, made, strict=True)}
         for file, other in zip(item.files, reversed(item.files), strict=True):
             if file.exists() and _digest(file) != digests[file.name]:
@@ -230,29 +225,7 @@ def _write_record(item: Item, commit: str | None, sha256: dict[str, str], source
         part.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
 
 
-# ---- data set of a text, by the tool of the program ------------------------------------------------------------
-
-TOOL = "tools/preprocess_data.py"
-_NEEDED = ("checkout", "vocab_file", "merge_file")
-
-
-@dataclass(frozen=True, slots=True)
-class Text:
-    """Text to tokenize, a file with a JSON object with the key `text` in each line.
-
-    `python` is a Python that has the program's packages (torch, numpy, six, nltk).
-    """
-
-    file: Path
-    python: str
-
-    @property
-    def source(self) -> str:
-        """Return the origin of the data for their record."""
-        return f"{self.file}, by {TOOL}"
-
-
-def require_usable_text(text: Text, program: str, items: Sequence[Item]) -> None:
+def require_usable_text(text: TextFile, program: str, items: Sequence[Item]) -> None:
     """Raise ReproError if there is no such text or Python, or if the program has no vocabulary for text."""
     problems = []
     if not text.file.is_file():
@@ -260,81 +233,9 @@ def require_usable_text(text: Text, program: str, items: Sequence[Item]) -> None
     if shutil.which(text.python) is None:
         problems.append(Problem("no such program", f"--python {text.python}:", "name a Python that has torch"))
     fields = {item.source.need.field for item in items}
-    if not {*_NEEDED, "data_path"} <= fields:
+    if not any(
+        isinstance(item.source.need, TokenData) and fields.issuperset(item.source.need.of_text) for item in items
+    ):
         hint = "leave it out, or make the data by hand: fetch accepts existing data"
         problems.append(Problem(f"{program} cannot use a text as its data here", "--text:", hint))
     require_none(problems)
-
-
-def tokenize_text(text: Text, items: Sequence[Item], part: Path) -> tuple[Path, ...]:
-    """Run the tool; return the two files that it has written into the folder `part`.
-
-    ReproError if the checkout or the vocabulary is missing, or if the tool fails.
-    """
-    paths = {item.source.need.field: item.path for item in items}
-    missing = [field for field in _NEEDED if not paths[field].exists()]
-    if missing:
-        raise ReproError(Problem(f"{TOOL} needs {' and '.join(missing)}", f"{text.file}:", "repeat the command"))
-    checkout = paths["checkout"]
-    command = [text.python, str(checkout / TOOL), "--input", str(text.file), "--output-prefix", str(part / "data")]
-    command += ["--tokenizer-type", "GPT2BPETokenizer", "--vocab-file", str(paths["vocab_file"])]
-    command += ["--merge-file", str(paths["merge_file"]), "--append-eod", "--workers", "1"]
-    # The tool looks for the program last, behind an installed megatron-core.
-    search = os.pathsep.join(filter(None, [str(checkout), os.environ.get("PYTHONPATH")]))
-    environment = {**os.environ, "PYTHONPATH": search, "PYTHONDONTWRITEBYTECODE": "1"}
-    done = subprocess.run(command, capture_output=True, text=True, errors="replace", env=environment, check=False)
-    made = tuple(part / f"data_text_document{ending}" for ending in DATA_FILES)
-    if done.returncode != 0 or not all(file.is_file() for file in made):
-        lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
-        what = f"{TOOL} failed: {lines[-1] if lines else f'exit code {done.returncode}'}"
-        hint = f"--python names a Python with the program's packages; the command was: {shlex.join(command)}"
-        raise ReproError(Problem(what, f"{text.file}:", hint))
-    return made
-
-
-# ---- data set of random tokens: PREFIX.bin and PREFIX.idx ------------------------------------------------------
-#
-# The format is version 1 of Megatron-LM's indexed data set (megatron/data/indexed_dataset.py, now
-# megatron/core/datasets/indexed_dataset.py). PREFIX.bin has the tokens of all documents. PREFIX.idx has their lengths,
-# their positions in bytes, and the number of each document's first sequence.
-
-DOCUMENTS = 1000
-"""Documents of random data: the least number of which the smallest part of SC21's --split 969,30,1 is a document."""
-
-DOCUMENT_TOKENS = 16_385
-"""A sample of 16,384 tokens and its last label. With one token fewer, the only document of the
-smallest part has no whole sample of the tutorials' longest sequence, and Megatron-LM stops."""
-
-_SEED = 1234
-_UINT16, _UINT16_BYTES = 8, 2
-"""Code and size of the tokens' type. Megatron-LM uses it for vocabularies of fewer than 65,500 entries."""
-
-HEADER = b"MMIDIDX\x00\x00"
-
-
-def write_random_tokens(vocabulary: int, folder: Path) -> tuple[Path, ...]:
-    """Write 1,000 documents of 16,385 random tokens below `vocabulary`: 33 MB, the same bytes on each machine.
-
-    All documents have the same tokens, each in another rotation. Return the two files, which are new in the folder.
-    """
-    data, index = made = tuple(folder / f"data{ending}" for ending in DATA_FILES)
-    generator = random.Random(_SEED)
-    # random() has the same sequence in all versions of Python; randrange() need not.
-    tokens = [int(generator.random() * vocabulary) for _ in range(DOCUMENT_TOKENS)]
-    document = _little_endian(array("H", tokens))
-    with data.open("wb") as file:
-        for i in range(DOCUMENTS):
-            start = _UINT16_BYTES * (i * 16 % DOCUMENT_TOKENS)
-            file.write(document[start:] + document[:start])
-    starts = range(0, DOCUMENTS * DOCUMENT_TOKENS * _UINT16_BYTES, DOCUMENT_TOKENS * _UINT16_BYTES)
-    # One sequence in each document.
-    head = HEADER + struct.pack("<QBQQ", 1, _UINT16, DOCUMENTS, DOCUMENTS + 1)
-    columns = array("i", [DOCUMENT_TOKENS] * DOCUMENTS), array("q", starts), array("q", range(DOCUMENTS + 1))
-    index.write_bytes(head + b"".join(map(_little_endian, columns)))
-    return made
-
-
-def _little_endian(values: array[int]) -> bytes:
-    if sys.byteorder == "big":
-        values.byteswap()
-    return values.tobytes()

@@ -16,7 +16,7 @@ from orchestrator.clusters.resolve import Cluster
 from orchestrator.errors import Problem, ReproError, Unreachable, for_each, require_none
 from orchestrator.paths import Folders
 from orchestrator.planning.plan import Plan
-from orchestrator.programs.registry import find_program
+from orchestrator.programs.record import find_program
 from orchestrator.slurm.command import on_cluster, require_controller
 
 

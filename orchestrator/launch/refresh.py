@@ -41,8 +41,8 @@ from orchestrator.ledger.attempts import (
 )
 from orchestrator.ledger.database import Ledger, now, utc
 from orchestrator.ledger.rows import AttemptRow, JobSummary, Observation
-from orchestrator.ledger.runs import NewJob, run_ids, run_record
-from orchestrator.ledger.submissions import (
+from orchestrator.ledger.runs import (
+    NewJob,
     first_folder,
     interrupted_submissions,
     may_start_again,
@@ -51,6 +51,8 @@ from orchestrator.ledger.submissions import (
     record_restart,
     record_submission,
     record_unseen,
+    run_ids,
+    run_record,
     time_unsettled_s,
 )
 from orchestrator.ledger.tables import ENDED, LOST, VERIFIED, WAITING

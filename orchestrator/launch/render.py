@@ -27,7 +27,7 @@ from orchestrator.launch.templates import OURS, Explained, Line, Templates, comm
 from orchestrator.paths import short_name
 from orchestrator.planning.plan import Plan, SidePlan
 from orchestrator.programs.command import changed_flag
-from orchestrator.programs.registry import known_program, probe_program
+from orchestrator.programs.record import known_program, probe_program
 from orchestrator.reading.failure import Failure
 from orchestrator.reading.statistics import ENOUGH_SAMPLES
 from orchestrator.slurm.notation import time_limit_s

@@ -25,8 +25,7 @@ from orchestrator.job_spec import JobSpec
 from orchestrator.launch.preflight import git_output
 from orchestrator.ledger.database import Ledger, now
 from orchestrator.ledger.rows import AttemptRow
-from orchestrator.ledger.runs import NewJob, NewRun, Provenance
-from orchestrator.ledger.submissions import Submitter
+from orchestrator.ledger.runs import NewJob, NewRun, Provenance, Submitter
 from orchestrator.ledger.tables import SUBMITTING, SchedulerKind, field_values
 from orchestrator.masking import hidden_values, secret_values, without_known
 from orchestrator.paths import Folders

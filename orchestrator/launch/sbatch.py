@@ -24,13 +24,13 @@ from orchestrator.launch.run_record import COMMENT, OwnScript, read_own_script, 
 from orchestrator.ledger.attempts import job_rows
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.rows import AttemptRow, JobRow
-from orchestrator.ledger.runs import run_record
-from orchestrator.ledger.submissions import (
+from orchestrator.ledger.runs import (
     claim,
     queued_attempts,
     record_never_submitted,
     record_queued_again,
     record_submission,
+    run_record,
     under_way_of,
 )
 from orchestrator.ledger.tables import FAILED, OPEN

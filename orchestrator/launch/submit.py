@@ -29,14 +29,21 @@ from orchestrator.launch.sbatch import Callbacks, Sent, mark_cancelled, send
 from orchestrator.ledger.attempts import attempts_of_jobs
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.rows import AttemptRow, submissions_of
-from orchestrator.ledger.runs import Disposition, NewAttempt, Recorded, new_run, record_run_options
-from orchestrator.ledger.submissions import queued_attempts, record_never_submitted
+from orchestrator.ledger.runs import (
+    Disposition,
+    NewAttempt,
+    Recorded,
+    new_run,
+    queued_attempts,
+    record_never_submitted,
+    record_run_options,
+)
 from orchestrator.ledger.tables import FAILED, LOST, MEASURED, OPEN, QUEUED
 from orchestrator.masking import without_known
 from orchestrator.paths import Folders, short_name
 from orchestrator.planning.plan import Plan, SideCase, SidePlan
 from orchestrator.programs.command import BoundProgram
-from orchestrator.programs.registry import find_program
+from orchestrator.programs.record import find_program
 from orchestrator.reading.failure import (
     MOST_ATTEMPTS,
     POLICIES,

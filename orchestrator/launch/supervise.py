@@ -29,12 +29,11 @@ from orchestrator.launch.submit import submit
 from orchestrator.ledger.attempts import RefreshResult, job_rows
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.rows import JobRow
-from orchestrator.ledger.runs import run_record
-from orchestrator.ledger.submissions import queued_attempts
+from orchestrator.ledger.runs import queued_attempts, run_record
 from orchestrator.ledger.tables import ENDED, FAILED, OPEN, QUEUED, WAITING
 from orchestrator.paths import Folders, short_name
+from orchestrator.planning.batch_plan import read_settings
 from orchestrator.planning.plan import Plan, plan_cases, repeated
-from orchestrator.planning.run_settings import read_settings
 from orchestrator.planning.target import replace_program
 from orchestrator.reading.failure import MOST_ATTEMPTS, Failure, failure_named
 from orchestrator.reading.job_status import can_never_start, hint_for, wait_reason

@@ -6,11 +6,12 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import cache
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.orm import Session, load_only
 
+from orchestrator.job_spec import JobSpec
 from orchestrator.ledger.database import Ledger, now
 from orchestrator.ledger.measurements import MeasuredMetric, metrics_of
 from orchestrator.ledger.rows import (
@@ -46,9 +47,6 @@ from orchestrator.ledger.tables import (
     field_values,
     rows_with,
 )
-
-if TYPE_CHECKING:
-    from orchestrator.job_spec import JobSpec
 
 S = TypeVar("S", bound=JobSummary)
 

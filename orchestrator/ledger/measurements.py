@@ -7,11 +7,11 @@ import math
 import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
+from orchestrator.job_spec import Value
 from orchestrator.ledger.database import Ledger, now
 from orchestrator.ledger.rows import JOB_SPEC
 from orchestrator.ledger.tables import (
@@ -30,9 +30,6 @@ from orchestrator.ledger.tables import (
     rows_of,
     rows_with,
 )
-
-if TYPE_CHECKING:
-    from orchestrator.job_spec import Value
 
 
 @dataclass(frozen=True, slots=True)

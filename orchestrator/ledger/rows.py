@@ -8,17 +8,15 @@ import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from orchestrator.errors import Problem, ReproError
+from orchestrator.job_spec import JobSpec, shown_changes
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.tables import Attempt, Job, JsonObject, Run, RunJob, SchedulerKind, Table, rows_with
-
-if TYPE_CHECKING:
-    from orchestrator.job_spec import JobSpec
 
 R = TypeVar("R")
 
@@ -131,8 +129,6 @@ class JobRow(JobSummary):
     @property
     def label(self) -> str:
         """Return the case's name with the number of the repeat and the changed arguments."""
-        from orchestrator.job_spec import shown_changes  # not for rows without a configuration
-
         name = self.case_name if self.repeat == 1 else f"{self.case_name} #{self.repeat}"
         return " ".join(filter(None, [name, shown_changes(self.spec.argument_changes)]))
 
@@ -198,7 +194,6 @@ class _StoredSpec(sa.types.TypeDecorator["JobSpec"]):
 
     def result_processor(self, _dialect: sa.Dialect, _coltype: object) -> Callable[[Any], JobSpec]:
         """Return the conversion of a stored configuration."""
-        from orchestrator.job_spec import JobSpec  # not for rows without a configuration
 
         def read(stored: Mapping[str, Any]) -> JobSpec:
             try:

@@ -21,6 +21,7 @@ import sqlalchemy as sa
 from sqlalchemy import BigInteger, ForeignKey, Index, MetaData, TableClause, UniqueConstraint
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
+from orchestrator.fields import Field
 from orchestrator.ledger.sqlite_file import SCHEMA
 
 if TYPE_CHECKING:
@@ -312,27 +313,25 @@ class Metric(Table):
 class IterationLine:
     """One interval report: averages over the iterations since the line before it.
 
-    `elapsed_ms` is the time of one iteration. The program's own rates are per GPU: TFLOP/s are Megatron's, whose count
-    of FLOPs differs between versions; tokens/s are Megatron-Kwai's. `power_w` is per GPU. `host_wait_ms` is the time
-    per iteration for which a GPU waited for the host, as `orchestrator.pretrain` prints it.
-
-    `used`: the line is part of the metrics. `is_finite` is False if an iteration counted as NaN, if a number of the
-    line is not plausible, or if it lacks its loss (`megatron.logs.statistics`).
+    TFLOP/s are Megatron's, whose count of FLOPs differs between versions; tokens/s are Megatron-Kwai's, `host_wait_ms`
+    is that of `orchestrator.pretrain`. A number is missing, too, if it is not plausible (`megatron.logs.statistics`).
     """
 
-    iteration: int
-    elapsed_ms: float
-    loss: float | None
-    grad_norm: float | None
-    used: bool = True
-    loss_scale: float | None = None
-    skipped: int | None = None
-    nan: int | None = None
-    reported_tflops_per_gpu: float | None = None
-    reported_tokens_per_s_per_gpu: float | None = None
-    power_w: float | None = None
-    is_finite: bool = True
-    host_wait_ms: float | None = None
+    iteration: Annotated[int, Field("last iteration of the interval")]
+    elapsed_ms: Annotated[float, Field("mean time of an iteration in the interval", "ms")]
+    loss: Annotated[float | None, Field("language-model loss")]
+    grad_norm: Annotated[float | None, Field("norm of the gradient")]
+    used: Annotated[bool, Field("whether the metrics of the case use this line")] = True
+    loss_scale: Annotated[float | None, Field("loss scale")] = None
+    skipped: Annotated[int | None, Field("skipped iterations")] = None
+    nan: Annotated[int | None, Field("iterations with NaN, counted by the program")] = None
+    reported_tflops_per_gpu: Annotated[float | None, Field("rate that the program prints", "TFLOP/s")] = None
+    reported_tokens_per_s_per_gpu: Annotated[float | None, Field("rate that the program prints", "1/s")] = None
+    power_w: Annotated[float | None, Field("power per GPU that the program prints", "W")] = None
+    is_finite: Annotated[
+        bool, Field("false if a number of the line was NaN, infinite or missing; the number is empty")
+    ] = True
+    host_wait_ms: Annotated[float | None, Field("time per iteration for which a GPU waited for the host", "ms")] = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -361,7 +360,8 @@ def _table_of(name: str, row_type: type, key: str) -> sa.Table:
     """Return the table with the fields of a dataclass about an attempt. `key` distinguishes its rows."""
     columns: list[sa.Column[Any]] = [sa.Column("attempt_id", ForeignKey("attempts.id"), primary_key=True)]
     for field, hint in get_type_hints(row_type, include_extras=True).items():
-        parts = (hint, get_origin(hint), *get_args(hint))
+        own, *added = get_args(hint) if get_origin(hint) is Annotated else [hint]
+        parts = (own, get_origin(own), *get_args(own), *added)
         kind = next(kind for part, kind in _COLUMN_TYPES.items() if part in parts)
         is_optional = kind is FiniteNumber or NoneType in parts
         columns.append(sa.Column(field, kind, primary_key=field == key, nullable=is_optional))

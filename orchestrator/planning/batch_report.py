@@ -11,8 +11,7 @@ from orchestrator.errors import Problem, ReproError
 from orchestrator.fields import Column, Columns, Field, TableRow, row_of
 from orchestrator.planning.batch_plan import BatchPlan, Budgeted, ChosenCases, PlannedCase
 from orchestrator.planning.plan import Fit, fit_of
-from orchestrator.programs.record import BasisName, ExactCase
-from orchestrator.programs.registry import programs
+from orchestrator.programs.record import BasisName, ExactCase, programs
 from orchestrator.slurm.notation import time_limit_s
 from orchestrator.text import counted
 
@@ -98,16 +97,6 @@ class BatchReport:
     notes: list[str]
 
     @property
-    def budgeted(self) -> Budgeted | None:
-        """Return the cases within a budget; None without one."""
-        return self.batch.budgeted
-
-    @property
-    def refusals(self) -> list[Problem]:
-        """Return each reason for a refusal once, with the cases that it stops."""
-        return self.batch.refusals
-
-    @property
     def warnings(self) -> list[str]:
         """Return each warning once, with its cases."""
         labels: dict[str, list[str]] = {}
@@ -122,7 +111,7 @@ class BatchReport:
     @property
     def totals(self) -> PlanTotals:
         """Return the numbers of cases and jobs, their GPU-hours and cost, and the largest job."""
-        jobs, budgeted, cost = self.batch.jobs, self.budgeted, self.batch.cost
+        jobs, budgeted, cost = self.batch.jobs, self.batch.budgeted, self.batch.cost
         return PlanTotals(
             cases=len(self.batch.planned),
             refused=len(self.batch.refused),

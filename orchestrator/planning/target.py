@@ -20,7 +20,7 @@ from orchestrator.job_spec import Value
 from orchestrator.money import Price
 from orchestrator.paths import short_name
 from orchestrator.programs.command import BoundProgram
-from orchestrator.programs.registry import find_program
+from orchestrator.programs.record import find_program
 from orchestrator.text import counted
 
 

@@ -164,7 +164,7 @@ class Registry(Generic[T]):
 
 
 _REGISTRIES = {
-    "repro.programs": "orchestrator.programs.registry:PROGRAMS",
+    "repro.programs": "orchestrator.programs.record:PROGRAMS",
     "repro.claims": "orchestrator.catalog.claims:KINDS",
     "repro.runtimes": "orchestrator.clusters.container:RUNTIMES",
     "repro.readers": "orchestrator.reading.reader:READERS",

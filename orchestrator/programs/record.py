@@ -1,21 +1,27 @@
 """Record of a program: its names, the fields of a profile for it, what it needs, and predictions of its cases.
 
-A plug-in defines a subclass.
+A plug-in defines a subclass, and an entry point of the group `repro.programs` names it. It is loaded when it is used.
 """
 
 from __future__ import annotations
 
+import json
+import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
+
+from pydantic import ValidationError, ValidationInfo, field_validator
 
 from orchestrator.config.model import Strict
-from orchestrator.errors import Problem, ReproError
+from orchestrator.errors import Problem, ReproError, names_hint
 from orchestrator.paths import Folders
-from orchestrator.programs.axes import ProgramAxes, ProgramNames
+from orchestrator.programs.axes import MetricDefinition, ProgramAxes, ProgramNames
 from orchestrator.programs.command import BoundProgram, ContainerImage, read_flags
-from orchestrator.programs.program import Processes
+from orchestrator.programs.plug_ins import Registry, plug_ins
+from orchestrator.programs.program import Processes, ProgramFields, metric_definitions
 
 if TYPE_CHECKING:
     from orchestrator.catalog.case import Case
@@ -25,11 +31,7 @@ if TYPE_CHECKING:
     from orchestrator.job_spec import JobSpec
     from orchestrator.launch.run_options import CanaryJob
     from orchestrator.planning.target import Target
-
-
-import shlex
-
-from pydantic import ValidationInfo, field_validator
+    from orchestrator.results.cases import CaseMetric
 
 GITHUB = "https://github.com"
 
@@ -60,16 +62,43 @@ class PublicFile:
     bytes: int
 
 
+DATA_FILES = (".bin", ".idx")
+"""Extensions of the two files of a data set."""
+
+
+@dataclass(frozen=True, slots=True)
+class TextFile:
+    """Text to make data of, a JSON object with the key `text` in each line. `python` has the program's packages."""
+
+    file: Path
+    python: str
+
+
 @dataclass(frozen=True, slots=True)
 class TokenData:
-    """Data set of tokens, PREFIX.bin and PREFIX.idx; the field of the profile names PREFIX.
+    """Data set of tokens, PREFIX.bin and PREFIX.idx, which is made here; the field of the profile names PREFIX.
 
-    Tokens are below `vocabulary`. `published` describes the data of the paper.
+    Tokens are below `vocabulary`. `published` describes the data of the paper. `header` is the beginning of PREFIX.idx.
+    `tool` makes data of a text. It needs what the fields `of_text` name.
     """
 
     vocabulary: int
     published: str
     field: str = "data_path"
+    header: ClassVar[bytes] = b""
+    tool: ClassVar[str] = ""
+    of_text: ClassVar[tuple[str, ...]] = ()
+
+    def origin(self, text: TextFile) -> str:
+        """Return the origin of the data of a text, for their record."""
+        return f"{text.file}, by {self.tool}"
+
+    def make(self, text: TextFile | None, paths: Mapping[str, Path], folder: Path) -> tuple[Path, ...]:
+        """Write data of random tokens, or of a text, into a new folder; return its two files.
+
+        `paths` are those of all that the program needs, by field.
+        """
+        raise NotImplementedError
 
 
 Need = Repository | PublicFile | TokenData
@@ -192,6 +221,7 @@ class Program:
     `prints_iterations`: it prints the iterations that are planned. `predicts`: it predicts memory and time of its cases
     on GPUs. `exact_note` is what a user must know of its exact plans. `probe_folder` returns the folder of these files
     for PYTHONPATH, of the program whose Python and image test the nodes of a cluster; None for all others.
+    `search_picture` draws the results of a search, as `module:name`.
     """
 
     name: str
@@ -210,6 +240,7 @@ class Program:
     predicts: bool = False
     exact_note: str | None = None
     probe_folder: Callable[[Folders], Path] | None = None
+    search_picture: str | None = None
 
     # ---- names and commands
 
@@ -283,6 +314,10 @@ class Program:
 
     # ---- reading
 
+    def with_derived(self, case: Case, metrics: Mapping[str, CaseMetric]) -> Mapping[str, CaseMetric]:  # noqa: ARG002
+        """Return the metrics of a case, with those that follow from them and from settings that change no job."""
+        return metrics
+
     def exported_settings(self, case: Case, spec: JobSpec | None) -> Mapping[str, object]:
         """Return the values of the columns `names.exported`: those of the job, if they are recorded."""
         settings = spec.settings if spec is not None and spec.settings else case.settings
@@ -297,3 +332,77 @@ DESCRIBED = Program(
     reader="orchestrator.reading.described:DescribedReader",
 )
 """Record of every program that an experiment describes: no rules, no predictions."""
+
+
+GROUP = "repro.programs"
+
+
+def _checked(name: str, found: object) -> Program:
+    if not isinstance(found, Program):
+        raise TypeError("is not a programs.record.Program")
+    entries = plug_ins(GROUP)
+    registered = entries.get(found.name)
+    if name not in (found.name, *found.other_names) or registered is None or registered.value != entries[name].value:
+        raise TypeError(f"is the program {found.name}, which is not registered by this package")
+    return found
+
+
+PROGRAMS = Registry(GROUP, _checked)
+
+
+def known_program(name: str) -> Program | None:
+    """Return the program of this name or other name; None if there is none. ReproError if it cannot be loaded."""
+    return PROGRAMS.find(name)
+
+
+def programs() -> Mapping[str, Program]:
+    """Return every program by name, in the order of the names, without those that cannot be loaded."""
+    return dict(sorted({one.name: one for one in PROGRAMS.loaded().values()}.items()))
+
+
+def program_name(name: str) -> str:
+    """Return the name of the program with this other name; any other text unchanged."""
+    found = known_program(name)
+    return name if found is None else found.name
+
+
+def find_program(name: str) -> Program:
+    """Return the program of this name; ReproError if there is none."""
+    found = known_program(name)
+    if found is None or found.name != name:
+        raise _unknown(name, programs())
+    return found
+
+
+def probe_program() -> Program | None:
+    """Return the program whose Python and image test the nodes of a cluster; None if there is none."""
+    return next((program for program in programs().values() if program.probe_folder is not None), None)
+
+
+def require_program(name: str, ran: Iterable[str]) -> None:
+    """Raise ReproError unless a program has this name or it is one of the programs that jobs `ran`."""
+    ran, known = set(ran), known_program(name)
+    if name not in ran and (known is None or known.name != name):
+        raise _unknown(name, dict.fromkeys([*programs(), *sorted(ran)]))
+
+
+def _unknown(name: str, known: Iterable[str]) -> ReproError:
+    return ReproError(Problem(f"{name}: no such program", hint=names_hint(name, known)), *PROGRAMS.broken())
+
+
+def definitions_of(program: str, described: Mapping[str, object] | None) -> Mapping[str, MetricDefinition]:
+    """Return the metrics of a job's program: `described` is `JobSpec.program`, None for a known program."""
+    if described is not None:
+        return metric_definitions(recorded_program(json.dumps(described)))
+    return find_program(program_name(program)).names.metrics
+
+
+@lru_cache(maxsize=256)
+def recorded_program(text: str) -> ProgramFields:
+    """Return the described program that a job's configuration has, from its JSON. ReproError if it is damaged."""
+    try:
+        return ProgramFields.model_validate(json.loads(text))
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(map(str, first["loc"]))
+        raise ReproError(Problem(f"the record of the job's program is not valid: {where}: {first['msg']}")) from None

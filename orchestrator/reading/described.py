@@ -19,10 +19,9 @@ from orchestrator.ledger.measurements import MeasuredMetric, MeasuredRow
 from orchestrator.ledger.rows import JobRow
 from orchestrator.ledger.runs import NewJob
 from orchestrator.ledger.tables import ENDED, FAILED, FileOffset
-from orchestrator.programs.described import failure_line, judge_output
 from orchestrator.programs.output import OutputProblem, OutputValue, ProgramOutput, Scalar, last_iteration
-from orchestrator.programs.program import ProgramFields
-from orchestrator.programs.registry import recorded_program
+from orchestrator.programs.program import ProgramFields, failure_line, judge_output
+from orchestrator.programs.record import recorded_program
 from orchestrator.reading.causes import LONGEST_LINE, Cause
 from orchestrator.reading.failure import DECIDES_ANY_END, Ending, Judgement, LogFindings, judgement_of, other_commit
 from orchestrator.reading.logs import LogFile, file_of_job, log_blocks, log_files, parse_line, text_lines

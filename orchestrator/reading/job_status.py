@@ -335,7 +335,7 @@ def _metrics_without_flops(program: str) -> Sequence[str]:
 
 def _record(program: str) -> Program | None:
     """Return the record of a known program; None if it cannot be loaded."""
-    from orchestrator.programs.registry import known_program
+    from orchestrator.programs.record import known_program
 
     with suppress(ReproError):
         return known_program(program)

@@ -15,8 +15,7 @@ from orchestrator.ledger.rows import JobRow
 from orchestrator.ledger.runs import NewJob
 from orchestrator.ledger.tables import ENDED, FileOffset, IterationLine
 from orchestrator.programs.plug_ins import Registry, called
-from orchestrator.programs.record import DESCRIBED
-from orchestrator.programs.registry import find_program, program_name
+from orchestrator.programs.record import DESCRIBED, find_program, program_name
 from orchestrator.reading.causes import ANY_PROGRAM, Cause, CauseFinder, ProgramLines
 from orchestrator.reading.failure import Ending, Judgement, LogFindings, judgement_of
 from orchestrator.reading.gpu_samples import MeanPower

@@ -18,7 +18,7 @@ from orchestrator.ledger.attempts import attempts_of_jobs, job_rows, rows_of_att
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.measurements import MeasuredMetric, MeasuredRow
 from orchestrator.ledger.rows import JobRow, JobSummary
-from orchestrator.ledger.tables import ENDED, FAILED, MEASURED, PARTIAL, RUNNING, VERIFIED, field_values
+from orchestrator.ledger.tables import ENDED, FAILED, MEASURED, PARTIAL, RUNNING, VERIFIED, Run, field_values
 from orchestrator.masking import masked
 from orchestrator.programs.axes import MetricDefinition, Settings, principal_metric
 from orchestrator.reading.failure import Failure, fails_as_published, ran_out_of_memory
@@ -399,7 +399,7 @@ def case_results(
     ran more than once counts with its last job and its repeats.
     """
     newer = newer or {}
-    principal = principal_metric(entry.metrics, entry.experiment.axes.y.metric)
+    principal = principal_metric(entry.metrics, entry.experiment.plot.y.metric)
     by_name: dict[str, list[JobRow]] = {}
     for row in rows:
         by_name.setdefault(row.case_name, []).append(row)
@@ -418,9 +418,11 @@ def case_results(
                 last = max(index for index, row in enumerate(jobs) if _are_repeats(row, job))
                 origin = (made_for or {}).get(job.attempt_id, job.experiment)
                 ran = (*combined.rows, *combined.failed)
+                record, own_metrics = entry.record, combined.metrics
                 result = replace(
                     result,
-                    **field_values(combined) | {"metrics": with_training_days(case, combined.metrics)},
+                    **field_values(combined)
+                    | {"metrics": record.with_derived(case, own_metrics) if record else own_metrics},
                     losses=tuple((losses or {}).get(job.attempt_id, ())),
                     measured_for=None if origin == job.experiment else origin,
                     later=tuple(jobs[last + 1 :]),
@@ -438,31 +440,15 @@ def _case_of_row(entry: Entry, case: Case, key: RowKey) -> Case:
     return replace(case, point=(*case.point, *key), settings=settings, published=(*case.published, *of_row))
 
 
-def with_training_days(case: Case, metrics: Mapping[str, CaseMetric]) -> Mapping[str, CaseMetric]:
-    """Return the metrics, and the days of the whole training if the case has them.
-
-    The days are computed here because experiments share jobs, and each may train for another number of tokens.
-    """
-    rate = metrics.get("tflops_per_gpu")
-    if rate is None or (value := case.training_days(rate.value)) is None:
-        return metrics
-    ends = (rate.interval_high, rate.interval_low)
-    low, high = (None if end is None else case.training_days(end) for end in ends)
-    days = replace(
-        rate,
-        name="training_days",
-        value=value,
-        unit="days",
-        spread=None if rate.spread is None else value * rate.spread / rate.value,
-        interval_low=low,
-        interval_high=high,
-    )
-    return {**metrics, days.name: days}
+def in_order_of_runs(rows: Iterable[JobRow], runs: Sequence[Run]) -> list[JobRow]:
+    """Return the rows in the order of their runs, the latest run last."""
+    order = {run.id: position for position, run in enumerate(runs)}
+    return sorted(rows, key=lambda row: order.get(row.run_id, -1))
 
 
 def published_for(entry: Entry, case: Case, gpu: str | None = None) -> PublishedPoint | None:
     """Return a case's published number for the figure's own metric; None if it is for another GPU."""
-    metric = entry.experiment.axes.y.metric
+    metric = entry.experiment.plot.y.metric
     return next((point for point in published_on(case, gpu) if point.metric == metric), None)
 
 

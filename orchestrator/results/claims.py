@@ -109,7 +109,7 @@ def judge_claims(
     for claim in entry.experiment.claims:
         beside = (others or {}).get(claim.other_experiment or "", ())
         cases, cases_beside = (tuple(one for one in every if one.has(claim.where)) for every in (results, beside))
-        metric = claim.metric or entry.experiment.axes.y.metric
+        metric = claim.metric or entry.experiment.plot.y.metric
         definition = entry.metrics.get(metric) or MetricDefinition(metric, "", "a metric that the program lacks")
         evidence = Evidence(entry, scale, cases, definition, gpus_per_node, cases_beside, (*results, *beside))
         verdicts.append(_judge(claim, evidence))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from types import SimpleNamespace
@@ -22,8 +22,8 @@ from orchestrator.ledger.measurements import MeasuredMetric, MeasuredRow
 from orchestrator.ledger.rows import AttemptRow, JobRow
 from orchestrator.ledger.tables import ENDED, FAILED, Run
 from orchestrator.programs.axes import MetricDefinition, principal_metric
-from orchestrator.programs.registry import definitions_of, programs
-from orchestrator.results.cases import Combined, Result, RowKey, combine_rows, published_on
+from orchestrator.programs.record import definitions_of, programs
+from orchestrator.results.cases import Combined, Result, RowKey, combine_rows, in_order_of_runs, published_on
 from orchestrator.results.evidence import job_spread, numbers_of, on_same_nodes, published_part, uncertainty_of
 
 OUR_TOLERANCE = 0.1
@@ -96,7 +96,7 @@ def reference_rows(entry: Entry, results: Sequence[Result]) -> list[ComparedNumb
         points = _points(result)
         rows += [_reference_row(entry, result, point, results) for point in points]
         if not points:
-            own = measured_number(entry, result, entry.experiment.axes.y.metric)
+            own = measured_number(entry, result, entry.experiment.plot.y.metric)
             rows.append(own if own.missing else replace(own, missing="no published number"))
     return rows
 
@@ -251,12 +251,6 @@ class CaseDiff:
     noise_from: str | None = None
     change: Change = "no number in either"
     because: str | None = None
-
-
-def in_order_of_runs(rows: Iterable[JobRow], runs: Sequence[Run]) -> list[JobRow]:
-    """Return the rows in the order of their runs, the latest run last."""
-    order = {run.id: position for position, run in enumerate(runs)}
-    return sorted(rows, key=lambda row: order.get(row.run_id, -1))
 
 
 def side_of(name: str, runs: Sequence[Run], codes: Collection[str]) -> Side:

@@ -233,14 +233,14 @@ class Evidence:
 
     def series(self) -> dict[str, list[Result]]:
         """Return the lines of the figure by name, as in `gbs=32`; NotJudged if a case has no number."""
-        series = self.entry.experiment.axes.series
+        series = self.entry.experiment.plot.series
         return _grouped([series.of] if series else [], self.measured())
 
     def lines_along(self, axis: str) -> dict[str, list[Result]]:
         """Return lines of at least two measured cases with different values on an axis, in the order of the axis."""
         results = self.measured()
         _require(axis, results)
-        axes = self.entry.experiment.axes
+        axes = self.entry.experiment.plot
         series = [axes.series.of] if axes.series and axes.series.of != axis else []
         grouped = _grouped(series, results)
         if any(len({result.case.value(axis) for result in line}) < len(line) for line in grouped.values()):

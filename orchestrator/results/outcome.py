@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated
@@ -27,16 +28,16 @@ from orchestrator.ledger.rows import JobRow
 from orchestrator.ledger.tables import MEASURED, Run
 from orchestrator.paths import Folders
 from orchestrator.programs.command import changes_of, parse_changes
-from orchestrator.programs.registry import require_program
+from orchestrator.programs.record import require_program
 from orchestrator.results.cases import (
     LeftOutAttempt,
     Result,
     case_results,
+    in_order_of_runs,
     latest_job,
     left_out_attempts,
 )
 from orchestrator.results.claims import ClaimVerdict, Used, judge_claims
-from orchestrator.results.comparison import in_order_of_runs
 from orchestrator.results.evidence import Margin
 from orchestrator.text import printable_line
 
@@ -130,12 +131,13 @@ class FigureOutcome:
         cases = {(one.job_case, one.case.program, one.case.argument_changes) for one in self.results}
         return _figure(row) == figure and (row.case_name, row.program, row.spec.argument_changes) in cases
 
-    def file_name(self, ending: str, attempt: int | None = None) -> str:
+    def file_name(self, ending: str = "", attempt: int | None = None) -> str:
         """Return the default name of a file of these results, for example `figure-13-cpu-local.png`."""
         program = f"-{self.results[0].case.program}" if self.replaced_program else ""
         program += "-changed-arguments" if self.argument_changes else ""
         program += f"-attempt-{attempt}" if attempt is not None else ""
-        return f"{self.entry.short_name}-{self.scale}-{self.cluster}{program}{ending}"
+        name = f"{self.entry.short_name}-{self.scale}-{self.cluster}{program}"
+        return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip(".-") + ending
 
     def having(self, where: str | None) -> list[Result]:
         """Return the results of the cases that match a `--where` filter. Claims still refer to all cases."""

@@ -180,7 +180,7 @@ class CaseLine:
 
 def case_lines(entry: Entry, results: Sequence[Result]) -> list[CaseLine]:
     """Return the lines of each case, the figure's own number first."""
-    own = entry.experiment.axes.y.metric
+    own = entry.experiment.plot.y.metric
     references: dict[str, list[ComparedNumber]] = {}
     for reference in reference_rows(entry, results):
         references.setdefault(reference.case, []).append(reference)
@@ -334,7 +334,7 @@ class FigureSection:
     @property
     def metric(self) -> str:
         """Return the label of the figure's own metric."""
-        return label_on(self.device, self.outcome.entry.experiment.axes.y.label)
+        return label_on(self.device, self.outcome.entry.experiment.plot.y.label)
 
     @cached_property
     def counts(self) -> Counts:

@@ -8,7 +8,7 @@ from typing import Any
 
 from typer.main import get_command
 
-from orchestrator.cli.main import EXAMPLES, all_panels, app
+from orchestrator.cli.main import all_panels, app, examples_of
 from tests.reference.markdown import code, table
 
 _SKIPPED = {"--help"}
@@ -44,7 +44,7 @@ def _command(name: str, command: Any, context: Any) -> Iterator[str]:
     help_text = " ".join(command.help.split())
     yield from ("", f"### {code(f'repro {name}')}", "", help_text)
     yield from ("", f"Usage: {code(' '.join(['repro', name, *command.collect_usage_pieces(context)]))}")
-    yield from ("", *(f"    {line}" for line in EXAMPLES[name]), "", *_options(command, context))
+    yield from ("", *(f"    {line}" for line in examples_of(name)), "", *_options(command, context))
 
 
 def _options(command: Any, context: Any) -> Iterator[str]:

@@ -8,7 +8,7 @@ from orchestrator.catalog.experiment import Experiment, Paper
 from orchestrator.catalog.template import experiment_schema_text
 from orchestrator.clusters.profile import profile_model, schema_text
 from orchestrator.megatron.axes import METRICS
-from orchestrator.programs.registry import programs
+from orchestrator.programs.record import programs
 from tests.reference.columns import export_page
 from tests.reference.commands import command_line
 from tests.reference.fields import Keys

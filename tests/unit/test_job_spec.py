@@ -10,7 +10,7 @@ import pytest
 from orchestrator.errors import ReproError
 from orchestrator.job_spec import JobSpec
 from orchestrator.megatron.spec import TrainingSpec, training_spec
-from orchestrator.results.bundle.archive import unpacked
+from orchestrator.results.bundle.extract import unpacked
 from tests.recorded_jobs import JOB_SPEC
 
 RESULTS = Path(__file__).parents[2] / "experiments" / "results"

@@ -18,11 +18,9 @@ import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-from orchestrator.masking import MASK, masked, masked_tree, masked_words
-from orchestrator.results.bundle.archive import unpacked
-from orchestrator.results.export.formats import pieces
-from orchestrator.results.export.rows import case_columns, export_rows
-from orchestrator.secret_patterns import holds_secret, is_secrets_name
+from orchestrator.masking import MASK, holds_secret, is_secrets_name, masked, masked_tree, masked_words
+from orchestrator.results.bundle.extract import unpacked
+from orchestrator.results.export.rows import case_columns, export_rows, pieces
 from tests.examples import examples
 from tests.recorded_jobs import CRASHED, Outcome, new_ledger, record_figure
 from tests.unit.catalog.entries import figure_13

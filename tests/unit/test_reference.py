@@ -21,7 +21,7 @@ from orchestrator.launch.cluster_check import OUTSIDE_IMAGE
 from orchestrator.launch.executors import NOT_STARTED, TIMED_OUT
 from orchestrator.megatron.axes import MegatronSettings, ModelFields, TrainingFields
 from orchestrator.megatron.model import Training
-from orchestrator.programs.registry import programs
+from orchestrator.programs.record import programs
 from tests.pages import CHECKOUT
 from tests.reference.pages import PAGES
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from orchestrator.errors import Problem, ReproError
 from orchestrator.megatron.programs.base import AnyMegatronProgram, MegatronProgram
-from orchestrator.programs.registry import find_program, known_program
+from orchestrator.programs.record import find_program, known_program
 
 
 def find_megatron(name: str) -> AnyMegatronProgram:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from orchestrator.config.model import Hardware
     from orchestrator.job_spec import JobSpec
     from orchestrator.launch.run_options import CanaryJob
+    from orchestrator.results.cases import CaseMetric
 
 USABLE_SHARE = 0.925
 """Share of a GPU's memory that tensors can use; the rest is the context, NCCL's buffers and fragments. Fitted to rows
@@ -188,6 +189,7 @@ class MegatronProgram(Program, Generic[Site]):
     processes: Processes | None = None
     names: ProgramNames = MEGATRON
     reader: str | None = "orchestrator.megatron.logs.reader:MegatronReader"
+    search_picture: str | None = "orchestrator.megatron.search.picture:search_drawn"
     dialect: Dialect
     memory: MemoryFacts
     arguments: Callable[[TrainingCase, Site], list[str]]
@@ -205,6 +207,19 @@ class MegatronProgram(Program, Generic[Site]):
     exact_parameters: bool = False
     is_own: bool = False
     costly_arguments: Callable[[Site], Sequence[str]] = lambda _site: ()
+
+    def with_derived(self, case: Case, metrics: Mapping[str, CaseMetric]) -> Mapping[str, CaseMetric]:
+        """Return the metrics, and the days of the whole training if the case has them.
+
+        No job measures the days: experiments share jobs, and each may train for another number of tokens.
+        """
+        rate, days_of = metrics.get("tflops_per_gpu"), training_case(case).training_days
+        if rate is None or (value := days_of(rate.value)) is None:
+            return metrics
+        low, high = (end and days_of(end) for end in (rate.interval_high, rate.interval_low))
+        spread = None if rate.spread is None else value * rate.spread / rate.value
+        days = replace(rate, name="training_days", value=value, unit="days", spread=spread)
+        return {**metrics, days.name: replace(days, interval_low=low, interval_high=high)}
 
     def fixed_argument(self, flag: str) -> Problem | None:
         """Return why `--arg` cannot change this flag: the case or the profile sets it. None if `--arg` can."""

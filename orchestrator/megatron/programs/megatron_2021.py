@@ -32,8 +32,9 @@ from orchestrator.megatron.programs.base import (
     megatron_program,
 )
 from orchestrator.megatron.programs.flags import DROPOUT, flag_arguments, lacking, script_flags, site_flags
+from orchestrator.megatron.token_data import MegatronTokens
 from orchestrator.programs.command import SYNTHETIC, BoundProgram, read_flags
-from orchestrator.programs.record import JobContext, Repository, TokenData
+from orchestrator.programs.record import JobContext, Repository
 from orchestrator.text import counted
 
 SIZES = (
@@ -136,7 +137,7 @@ PROGRAM = PlannedProgram(
     needs=(
         Repository(),
         *GPT2_FILES,
-        TokenData(GPT2_TOKENS, "GPT-2 tokens; the published scripts name no data set"),
+        MegatronTokens(GPT2_TOKENS, "GPT-2 tokens; the published scripts name no data set"),
     ),
 )
 

@@ -33,8 +33,9 @@ from orchestrator.megatron.programs.base import (
 )
 from orchestrator.megatron.programs.flags import RECOMPUTATION, Flags, flag_arguments, lacking, script_flags, site_flags
 from orchestrator.megatron.programs.megatron_2021 import SCHEDULE, SIZES
+from orchestrator.megatron.token_data import MegatronTokens
 from orchestrator.programs.command import BoundProgram, read_flags
-from orchestrator.programs.record import JobContext, Repository, TokenData
+from orchestrator.programs.record import JobContext, Repository
 
 USABLE_SHARE_CORE = 0.992
 """Usable share of memory inside one node, fitted to the tables of the Megatron tutorials: the smallest with which every
@@ -103,7 +104,7 @@ CORE = PlannedProgram(
     needs=(
         Repository(),
         *GPT2_FILES,
-        TokenData(
+        MegatronTokens(
             GPT2_TOKENS,
             "openwebtext-10k with GPT-2's vocabulary (target prepare-ds-openwebtext-10k of the tutorials' Makefile)",
         ),
@@ -253,6 +254,6 @@ PROGRAM = PlannedProgram(
     needs=(
         Repository(name="NVIDIA/Megatron-LM", commit=COMMIT),
         *GPT2_FILES,
-        TokenData(GPT2_TOKENS, "mock data, if the profile sets no data_path"),
+        MegatronTokens(GPT2_TOKENS, "mock data, if the profile sets no data_path"),
     ),
 )

@@ -23,8 +23,9 @@ from orchestrator.megatron.programs.flags import (
     site_flags,
 )
 from orchestrator.megatron.programs.megatron_2021 import compile_command
+from orchestrator.megatron.token_data import MegatronTokens
 from orchestrator.programs.command import BoundProgram
-from orchestrator.programs.record import JobContext, Repository, TokenData
+from orchestrator.programs.record import JobContext, Repository
 
 ENVIRONMENT = (
     ("MPI_THREAD_SINGLE", "1"),
@@ -159,7 +160,9 @@ def _null_tokens(model: ModelShape, _tensor_parallel: int) -> int:
 _MEMORY = MemoryFacts("flash", shards_optimizer=True)
 _NEEDS = (
     Repository(),
-    TokenData(LLAMA_TOKENS, "/root/dataset/enwiki-100m_text_document in the image, 100 million tokens of Wikipedia"),
+    MegatronTokens(
+        LLAMA_TOKENS, "/root/dataset/enwiki-100m_text_document in the image, 100 million tokens of Wikipedia"
+    ),
 )
 
 KWAI = PlannedProgram(

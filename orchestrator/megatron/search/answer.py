@@ -12,7 +12,7 @@ from orchestrator.fields import Field
 from orchestrator.megatron.case import TrainingCase
 from orchestrator.megatron.programs import megatron_named
 from orchestrator.megatron.search.candidates import OUT_OF_MEMORY, Candidate, LeftOut, Reason
-from orchestrator.programs.registry import programs
+from orchestrator.programs.record import programs
 
 
 @dataclass(frozen=True, slots=True)

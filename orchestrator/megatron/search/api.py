@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from orchestrator.api import DEFAULT, Session
+from orchestrator.api import DEFAULT, Reporter, Session
 from orchestrator.api.jobs import update
 from orchestrator.api.runs import submit, supervise, wait
-from orchestrator.api.session import Reporter
 from orchestrator.catalog.case import Case, parse_where, select
 from orchestrator.catalog.expand import cases_to_run
 from orchestrator.catalog.experiment import PAPER

@@ -13,8 +13,8 @@ from orchestrator.cli import completion
 from orchestrator.cli import options as option
 from orchestrator.cli.job_table import waiting
 from orchestrator.cli.notify import message_addresses, send_message
-from orchestrator.cli.options import argument, command_session, value_option
-from orchestrator.cli.output import JsonDocument, as_row, data, filled_columns, message, put, suggest, table
+from orchestrator.cli.options import argument, command_session, flag, value_option
+from orchestrator.cli.output import as_row, data, filled_columns, message, put, suggest, table
 from orchestrator.errors import EXIT_FAILED, EXIT_OK, Problem, ReproError
 from orchestrator.fields import row_of, rows_of
 from orchestrator.text import counted
@@ -26,14 +26,13 @@ if TYPE_CHECKING:
 PANEL = "Run jobs"
 EXAMPLES = {"search": ("repro search gpt-6.7b --gpus 16 --gbs 512 --cluster selene --budget 6gpu-hours",)}
 DOCUMENTS = {
-    "search": JsonDocument(
-        "The search, its cases, the measured ones first, and the winner; with --simulate only the simulated cases.",
-        searches="SearchSummary",
-        candidates="SearchedCase",
-        reasons="NotRunReason",
-        winners="SearchWinner",
-        simulated="SimulatedCase",
-    )
+    "search": {
+        "searches": "SearchSummary",
+        "candidates": "SearchedCase",
+        "reasons": "NotRunReason",
+        "winners": "SearchWinner",
+        "simulated": "SimulatedCase",
+    }
 }
 OF_LEDGER = ("search",)
 
@@ -43,7 +42,6 @@ MOST_REASONS = 6
 """Number of reasons why cases were not run. --json has all of them."""
 _IMPORTANT = ("case", "state", "iteration_ms", "spread_ms", "predicted_ms", "memory_gb")
 """Columns that a narrow terminal shows first."""
-
 Target = Annotated[
     str,
     argument(
@@ -53,31 +51,16 @@ Target = Annotated[
         completion.experiments,
     ),
 ]
-Gpus = Annotated[int | None, value_option("--gpus", "NUMBER", "Number of GPUs of each job.", min=1)]
-Batch = Annotated[int | None, value_option("--gbs", "SEQUENCES", "Global batch size in sequences.", min=1)]
-Sequence_ = Annotated[int | None, value_option("--seq", "TOKENS", "Tokens of a sequence.", min=1)]
-Vocabulary = Annotated[int | None, value_option("--vocab", "NUMBER", "Entries of the vocabulary.", min=1)]
-BudgetText = Annotated[
-    str | None,
-    value_option("--budget", "BUDGET", "Stop before the jobs exceed this: 6gpu-hours, or the time of all jobs, 30m."),
-]
-Program = Annotated[
-    str | None,
-    value_option("--program", "PROGRAM", "Program that runs the candidates. Default: pretrain.", completion.programs),
-]
-OnCpu = Annotated[bool, typer.Option("--cpu", help="Run processes on CPU cores in place of GPUs.")]
-Iterations = Annotated[int, value_option("--iterations", "NUMBER", "Iterations of a complete job.", min=5)]
-Short = Annotated[int, value_option("--short", "NUMBER", "Iterations of the first job of each candidate.", min=5)]
-Finalists = Annotated[int, value_option("--finalists", "NUMBER", "Cases that run at full length at the end.", min=1)]
-AtOnce = Annotated[int, value_option("--max-parallel", "NUMBER", "Run this many jobs at once.", min=1)]
-Name = Annotated[str | None, value_option("--name", "NAME", "Name of the experiment that the search writes.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", "-n", help="Show the candidates and their order only.")]
 Simulate = Annotated[
     bool,
-    typer.Option(
+    flag(
+        "Search the published results of an experiment, or with --cluster those measured there, without any job.",
         "--simulate",
-        help="Search the published results of an experiment, or with --cluster those measured there, without any job.",
     ),
+]
+BudgetText = Annotated[
+    str | None,
+    value_option("BUDGET", "Stop before the jobs exceed this: 6gpu-hours, or the time of all jobs, 30m."),
 ]
 
 app = typer.Typer(rich_markup_mode=None)
@@ -89,23 +72,25 @@ def search(
     target: Target,
     *,
     cluster: option.ClusterName = None,
-    gpus: Gpus = None,
-    gbs: Batch = None,
-    seq: Sequence_ = None,
-    vocab: Vocabulary = None,
+    gpus: Annotated[int | None, value_option("NUMBER", "Number of GPUs of each job.", min=1)] = None,
+    gbs: Annotated[int | None, value_option("SEQUENCES", "Global batch size in sequences.", min=1)] = None,
+    seq: Annotated[int | None, value_option("TOKENS", "Tokens of a sequence.", min=1)] = None,
+    vocab: Annotated[int | None, value_option("NUMBER", "Entries of the vocabulary.", min=1)] = None,
     budget: BudgetText = None,
     where: option.Where = None,
-    program: Program = None,
-    cpu: OnCpu = False,
-    iterations: Iterations = 20,
-    short: Short = 8,
-    finalists: Finalists = 3,
-    max_parallel: AtOnce = 1,
+    program: Annotated[
+        str | None, value_option("PROGRAM", "Program that runs the candidates. Default: pretrain.", completion.programs)
+    ] = None,
+    cpu: Annotated[bool, flag("Run processes on CPU cores in place of GPUs.", "--cpu")] = False,
+    iterations: Annotated[int, value_option("NUMBER", "Iterations of a complete job.", min=5)] = 20,
+    short: Annotated[int, value_option("NUMBER", "Iterations of the first job of each candidate.", min=5)] = 8,
+    finalists: Annotated[int, value_option("NUMBER", "Cases that run at full length at the end.", min=1)] = 3,
+    max_parallel: Annotated[int, value_option("NUMBER", "Run this many jobs at once.", min=1)] = 1,
     settings: option.Settings = None,
-    name: Name = None,
+    name: Annotated[str | None, value_option("NAME", "Name of the experiment that the search writes.")] = None,
     notify: option.Notify = None,
     simulate: Simulate = False,
-    dry_run: DryRun = False,
+    dry_run: Annotated[bool, flag("Show the candidates and their order only.", "--dry-run", "-n")] = False,
 ) -> None:
     """Find the fastest layout of a model: measure the most promising cases first, inside a budget."""
     from orchestrator.megatron.search import api as searches  # not for --help

@@ -29,7 +29,7 @@ from orchestrator.megatron.programs import find_megatron
 from orchestrator.megatron.programs.pretrain import PRETRAIN
 from orchestrator.megatron.search.candidates import Candidate, LeftOut, candidates, layout_candidates
 from orchestrator.paths import Folders, find_folders
-from orchestrator.planning.run_settings import read_settings
+from orchestrator.planning.batch_plan import read_settings
 from orchestrator.planning.target import Target
 from orchestrator.text import counted
 

@@ -32,13 +32,21 @@ from orchestrator.reading import cause_kinds as kinds
 from orchestrator.reading.collect import measure
 from orchestrator.reading.logs import log_files
 from orchestrator.reading.reader import reader_of
-from orchestrator.results.bundle.archive import changed_files, path_within, text_of, unpacked
-from orchestrator.results.bundle.extract import Extract, memory_ledger, read_entry, read_extract, read_rows
+from orchestrator.results.bundle.extract import (
+    Extract,
+    changed_files,
+    memory_ledger,
+    path_within,
+    read_entry,
+    read_extract,
+    read_rows,
+    text_of,
+    unpacked,
+)
 from orchestrator.results.bundle.write import ABOUT, FORMAT, README, REPORT, SCRIPT, code_sha256, readme
 from orchestrator.results.cases import NEVER_RAN, words_of
 from orchestrator.results.claims import JUDGING_RULES
-from orchestrator.results.export.formats import pieces
-from orchestrator.results.export.rows import Row, case_columns, claim_rows, export_rows
+from orchestrator.results.export.rows import Row, case_columns, claim_rows, export_rows, pieces
 from orchestrator.results.outcome import judge_stored, needs_losses
 from orchestrator.results.plot.figure import matplotlib_version
 from orchestrator.results.report import report, without_picture

@@ -1,4 +1,4 @@
-"""Writer of a bundle, its name and its README. The same ledger and files give the same bytes."""
+"""Writer of a bundle, and its README. The same ledger and files give the same bytes."""
 
 from __future__ import annotations
 
@@ -23,11 +23,12 @@ from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.measurements import file_offsets
 from orchestrator.ledger.tables import ENDED, MEASURED, NEVER_SUBMITTED, OPEN
 from orchestrator.masking import hidden_values, masked, masked_tree
-from orchestrator.programs.registry import known_program
+from orchestrator.programs.record import known_program
 from orchestrator.reading.logs import decompressed, file_blocks, is_compressed, job_secrets, log_files
-from orchestrator.results.bundle.archive import MANIFEST, SUMS, new_archive
 from orchestrator.results.bundle.extract import (
+    MANIFEST,
     OUTPUT_ROWS,
+    SUMS,
     TABLES,
     Extract,
     anonymized,
@@ -37,13 +38,13 @@ from orchestrator.results.bundle.extract import (
     iterations_of,
     line_of,
     memory_ledger,
+    new_archive,
     row_of,
     with_others,
 )
 from orchestrator.results.cases import LeftOutAttempt, words_of
 from orchestrator.results.claims import JUDGING_RULES
-from orchestrator.results.export.formats import pieces
-from orchestrator.results.export.rows import Row, case_columns, claim_rows, export_rows
+from orchestrator.results.export.rows import Row, case_columns, claim_rows, export_rows, pieces
 from orchestrator.results.outcome import FigureOutcome, judge_stored, needs_losses
 from orchestrator.results.plot.figure import matplotlib_version
 from orchestrator.results.report import report
@@ -324,7 +325,7 @@ def write_bundle(ledger: Ledger, figure: FigureOutcome, templates: Path, file: P
     about |= {"code_sha256": code_sha256(templates), "matplotlib": matplotlib_version()}
     about |= {"cluster": figure.cluster, "programs": figure.programs, "judging_rules": JUDGING_RULES}
     about |= {"left_out": reasons}
-    with new_archive(file, bundle_name(figure), extract.last_run["created_at"]) as archive:
+    with new_archive(file, figure.file_name(), extract.last_run["created_at"]) as archive:
         for path in sorted(contents.files):
             try:
                 archive.add(path, contents.files[path]())
@@ -399,13 +400,6 @@ def _json(value: object) -> bytes:
     return (json.dumps(value, indent=2, allow_nan=False) + "\n").encode()
 
 
-def bundle_name(outcome: FigureOutcome) -> str:
-    """Return the name of a bundle and of the folder in it: `figure-13-cpu-local`, with the program if not the own."""
-    program = outcome.programs if outcome.replaced_program else []
-    name = "-".join([outcome.entry.short_name, outcome.scale, outcome.cluster, *program])
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip(".-")
-
-
 def readme(outcome: FigureOutcome, extract: Extract, missing: Mapping[str, str], templates: Path) -> str:
     """Return the README as plain text; `missing` are paths that the bundle lacks, each with the reason."""
     argv = ["repro", "submit", outcome.entry.name, "--scale", outcome.scale, "--cluster", outcome.cluster]
@@ -419,7 +413,7 @@ def readme(outcome: FigureOutcome, extract: Extract, missing: Mapping[str, str],
         missing=missing,
         others=[f"{name} {case}" for name, cases in compared_cases(outcome).items() for case in sorted(cases)],
         under_way=sum(row["phase"] in OPEN for row in extract.attempts),
-        name=bundle_name(outcome),
+        name=outcome.file_name(),
         submit=shlex.join([*argv, "--wait"]),
         script=SCRIPT,
     )

@@ -1,11 +1,20 @@
-"""Rows of an export, one per case or one per iteration line, and their columns: names, types, units and meanings."""
+"""Rows of an export, one per case or iteration line, their columns, and files of them for programs and people."""
 
 from __future__ import annotations
 
+import html
+import importlib
+import importlib.util
+import io
+import itertools
+import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+import re
+import unicodedata
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import lru_cache, partial
 from types import SimpleNamespace
 from typing import Annotated, Any
 
@@ -16,7 +25,7 @@ from orchestrator.ledger.attempts import attempt_origins, run_records
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.measurements import iterations_of
 from orchestrator.ledger.rows import JobRow
-from orchestrator.ledger.tables import Run, field_values
+from orchestrator.ledger.tables import PARTIAL, IterationLine, Run, field_values
 from orchestrator.money import recorded_price
 from orchestrator.programs.axes import DEVICE, GPUS, MetricDefinition, principal_metric, shares_beside
 from orchestrator.results.cases import Result
@@ -193,19 +202,7 @@ JOB_COLUMNS = (
 
 ITERATION_COLUMNS: tuple[Column, ...] = (
     *(_SHARED[name] for name in JOB_COLUMNS),
-    Column("iteration", "integer", "last iteration of the interval"),
-    Column("elapsed_ms", "number", "mean time of an iteration in the interval", "ms"),
-    Column("loss", "number", "language-model loss"),
-    Column("grad_norm", "number", "norm of the gradient"),
-    Column("loss_scale", "number", "loss scale"),
-    Column("skipped", "integer", "skipped iterations"),
-    Column("nan", "integer", "iterations with NaN, counted by the program"),
-    Column("reported_tflops_per_gpu", "number", "rate that the program prints", "TFLOP/s"),
-    Column("reported_tokens_per_s_per_gpu", "number", "rate that the program prints", "1/s"),
-    Column("power_w", "number", "power per GPU that the program prints", "W"),
-    Column("is_finite", "boolean", "false if a number of the line was NaN, infinite or missing; the number is empty"),
-    Column("host_wait_ms", "number", "time per iteration for which a GPU waited for the host", "ms"),
-    Column("used", "boolean", "whether the metrics of the case use this line"),
+    *sorted(columns_of(IterationLine), key=lambda column: column.name == "used"),  # it is the last one
 )
 """One row per interval line of a log."""
 
@@ -217,7 +214,7 @@ def main_columns(entry: Entry) -> list[str]:
 
     The metric of the figure and its shares come before the published number.
     """
-    columns, metric = case_columns(entry), entry.experiment.axes.y.metric
+    columns, metric = case_columns(entry), entry.experiment.plot.y.metric
     names = main_names(columns)
     numbers = (metric_column(entry, metric), *(share.name for share in shares_beside(entry.metrics, metric)))
     before = names.index("published")
@@ -294,7 +291,7 @@ def _row(entry: Entry, result: Result, runs: Mapping[int, Run]) -> Row:
     settings = _settings(entry, result)
     run = runs.get(row.attempt_id) if row is not None else None
     on_gpus = settings["device"] == "gpu"
-    metric = entry.experiment.axes.y.metric
+    metric = entry.experiment.plot.y.metric
     timing = result.metric(principal_metric(entry.metrics, metric).name)
     named = SimpleNamespace(figure=result.metric(metric), timing=timing, run=run)
     hours = row.gpu_hours if row and on_gpus else None
@@ -359,3 +356,248 @@ def iteration_rows(ledger: Ledger, rows: Sequence[JobRow]) -> Iterator[Row]:
         for line in iterations_of(ledger, row.attempt_id):
             values = shared | {name: _plain(value) for name, value in field_values(line).items()}
             yield {name: values[name] for name in names}
+
+
+Cells = Mapping[str, Any]
+"""Value, or None, of each column by its name, in a row of any kind."""
+
+_ROWS_AT_ONCE = 10_000
+"""Rows per write of a Parquet file; memory does not grow with the number of rows."""
+
+
+def pieces(name: str, columns: Sequence[Column], parts: Mapping[str, Iterable[Cells]]) -> Iterator[bytes]:
+    """Yield a file of the format `name`; JSON has all `parts`, other formats only the first, with these columns."""
+    (title, complete), *others = parts.items()
+    names = [column.name for column in columns]
+    rows = ({name: row[name] for name in names} for row in complete)
+    if name == "parquet":
+        yield as_parquet(rows, columns)
+    elif name == "csv":
+        yield from map(str.encode, _csv_pieces(rows, columns))
+    elif name == "json":
+        meanings = ({"name": one.name, "type": one.kind, "unit": one.unit, "meaning": one.meaning} for one in columns)
+        yield from map(str.encode, _json_pieces({"columns": meanings, title: rows, **dict(others)}))
+    else:
+        yield from (json.dumps(row, allow_nan=False).encode() + b"\n" for row in rows)
+
+
+def _csv_pieces(rows: Iterable[Cells], columns: Sequence[Column]) -> Iterator[str]:
+    """Yield CSV by RFC 4180: lines end with CR LF, an empty field is a missing value, numbers are exact.
+
+    A text that a spreadsheet would read as a formula starts with an apostrophe. Python's csv module does not quote `;`,
+    tabs and blanks at the ends, which spreadsheets of other languages need.
+    """
+    yield csv_line(column.name for column in columns) + "\r\n"
+    for row in rows:
+        yield csv_line(row.values()) + "\r\n"
+
+
+def csv_line(values: Iterable[object]) -> str:
+    """Return the values as one line of CSV, without its end."""
+    return ",".join(map(_cell, values))
+
+
+# Semicolons too: a spreadsheet of a country with decimal commas splits at them.
+_QUOTED = re.compile(r'[",;\t\r\n]|^\s|\s$')
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return _text_cell(value) if isinstance(value, str) else str(value)
+
+
+@lru_cache(maxsize=1000)  # the lines of a log repeat the texts of their job
+def _text_cell(value: str) -> str:
+    text = f"'{value}" if is_formula(value) else value
+    return '"' + text.replace('"', '""') + '"' if _QUOTED.search(text) else text
+
+
+def is_formula(text: str) -> bool:
+    """Return whether a spreadsheet may run the text, by its first visible character in any width."""
+    first = next((c for c in text if c.isprintable() and not c.isspace()), "")
+    return text[:1] in ("\t", "\r", "\n") or unicodedata.normalize("NFKC", first)[:1] in ("=", "+", "-", "@")
+
+
+def _json_pieces(parts: Mapping[str, Iterable[Cells]]) -> Iterator[str]:
+    """Yield an object of lists, one element per line; ValueError for NaN, which JSON does not have."""
+    yield "{"
+    for number, (name, rows) in enumerate(parts.items()):
+        yield f"{',' if number else ''}\n{json.dumps(name)}: ["
+        for position, row in enumerate(rows):
+            yield f"{',' if position else ''}\n  {json.dumps(dict(row), allow_nan=False)}"
+        yield "\n]"
+    yield "\n}\n"
+
+
+def require_parquet() -> None:
+    """Raise ReproError if pyarrow is not installed."""
+    if importlib.util.find_spec("pyarrow") is None:
+        raise ReproError(Problem("parquet needs pyarrow", hint="pip install '.[parquet]'"))
+
+
+def as_parquet(rows: Iterable[Cells], columns: Sequence[Column]) -> bytes:
+    """Return a Parquet file: each column with its own type, its unit and meaning as metadata of the field."""
+    require_parquet()
+    pyarrow = importlib.import_module("pyarrow")
+    parquet = importlib.import_module("pyarrow.parquet")
+    types = {
+        "text": pyarrow.string(),
+        "integer": pyarrow.int64(),
+        "number": pyarrow.float64(),
+        "boolean": pyarrow.bool_(),
+        "time": pyarrow.timestamp("ms", tz="UTC"),
+    }
+    meanings = [{"meaning": column.meaning} | ({"unit": column.unit} if column.unit else {}) for column in columns]
+    fields = ((column.name, types[column.kind]) for column in columns)
+    schema = pyarrow.schema(pyarrow.field(*one, metadata=each) for one, each in zip(fields, meanings, strict=True))
+    times = [column.name for column in columns if column.kind == "time"]
+    file = io.BytesIO()
+    remaining = iter(rows)
+    with parquet.ParquetWriter(file, schema) as writer:
+        while batch := list(itertools.islice(remaining, _ROWS_AT_ONCE)):
+            batch = [
+                dict(row)
+                | {name: row[name] and datetime.fromisoformat(row[name].replace("Z", "+00:00")) for name in times}
+                for row in batch
+            ]
+            writer.write_table(pyarrow.Table.from_pylist(batch, schema=schema))
+    return file.getvalue()
+
+
+_NONE = "-"
+
+
+@dataclass(frozen=True, slots=True)
+class FigureTable:
+    """Table of a figure; the first two columns are text, the others numbers."""
+
+    caption: str
+    heading: tuple[str, ...]
+    body: tuple[tuple[str, ...], ...]
+    label: str
+
+
+def figure_table(entry: Entry, scale: str, cluster: str, rows: Sequence[Cells]) -> FigureTable:
+    """Return case, verdict, the principal and the figure's own metric, shares, and published numbers as a table.
+
+    Shares stand beside their metric if a case has them.
+    """
+    y = entry.experiment.plot.y
+    principal = principal_metric(entry.metrics, y.metric)
+    shown = {principal.name: principal.label or principal.name}
+    shown |= {y.metric: y.label} if y.metric not in shown or not principal.is_principal else {}
+    columns: list[tuple[str, Callable[[Cells], str]]] = [("Case", lambda row: str(row["case"])), ("Verdict", _verdict)]
+    columns += [(label, partial(_measured, column=metric_column(entry, name))) for name, label in shown.items()]
+    beside = shares_beside(entry.metrics, y.metric)
+    shares = [share for share in beside if any(row[share.name] is not None for row in rows)]
+    columns += [(share.label or share.name, partial(_value, name=share.name)) for share in shares]
+    if any(row["published"] is not None for row in rows):
+        columns += [("Published", _published_text), ("Ratio", partial(_value, name="ratio_to_published"))]
+    replaced = sorted({(row["program"], row["published_program"]) for row in rows if row["published_program"]})
+    programs = " and ".join(f"{program} instead of {own}" for program, own in replaced)
+    return FigureTable(
+        caption=f"{entry.experiment.figure} ({entry.name}) on {cluster} at scale {scale}"
+        f"{f' with {programs}' if programs else ''}; ± is the spread over the iterations",
+        heading=tuple(name for name, _ in columns),
+        body=tuple(tuple(cell(row) for _, cell in columns) for row in rows),
+        label=re.sub(r"[^A-Za-z0-9-]+", "-", f"{entry.short_name}-{scale}-{cluster}"),
+    )
+
+
+def _verdict(row: Cells) -> str:
+    if row["verdict"] is None:
+        return str(row["state"] or "not submitted").lower()
+    if row["verdict"] == PARTIAL:
+        return f"{PARTIAL}, {row['iterations_used']} samples"
+    marks = {"flag": "flagged", "noise": "noisy", "host_bound": "host-bound"}
+    detail = row["failure"] or next((mark for name, mark in marks.items() if row[name]), None)
+    return f"{row['verdict']}, {detail}" if detail else str(row["verdict"])
+
+
+def _measured(row: Cells, column: str) -> str:
+    value, spread = row[column], row[f"{column}_spread"]
+    return f"{_number(value)} ± {_number(spread)}" if value is not None and spread is not None else _number(value)
+
+
+def _published_text(row: Cells) -> str:
+    """Return the published number with its error, and the reason if it is not compared: unconfirmed, or another GPU."""
+    if row["published"] is None:
+        return _NONE
+    notes = [f"±{row['published_error']:g}"] if row["published_error"] else []
+    notes += [] if row["published_confirmed"] else ["unconfirmed"]
+    if row["gpu"] and row["published_gpu"] and row["published_gpu"] not in row["gpu"]:
+        notes.append(row["published_gpu"])
+    return _number(row["published"]) + (f" ({', '.join(notes)})" if notes else "")
+
+
+def _value(row: Cells, name: str) -> str:
+    return _number(row[name])
+
+
+def _number(value: float | None) -> str:
+    if value is None:
+        return _NONE
+    return f"{value:.0f}" if 1000 <= abs(value) < 1e15 else f"{value:.4g}"
+
+
+def as_markdown(table: FigureTable) -> str:
+    """Return a table in GitHub's Markdown, with its caption above."""
+    heading, *body = ([markdown_escaped(cell) for cell in line] for line in (table.heading, *table.body))
+    rows = [heading, ["---", "---", *["---:"] * (len(heading) - 2)], *body]
+    return f"{markdown_escaped(table.caption)}\n\n" + "".join(f"| {' | '.join(row)} |\n" for row in rows)
+
+
+_MARKDOWN = re.compile(r"[\\`*_\[\]{}|~$#]")
+
+
+def markdown_escaped(text: str) -> str:
+    """Return the text so that Markdown prints it as it is: no column, emphasis, link or HTML."""
+    return html.escape(_MARKDOWN.sub(r"\\\g<0>", " ".join(text.splitlines())), quote=False)
+
+
+def as_latex(table: FigureTable) -> str:
+    """Return a floating LaTeX table that needs the package booktabs only."""
+    columns = "ll" + "r" * (len(table.heading) - 2)
+    heading, *body = ("    " + " & ".join(map(latex_escaped, line)) + r" \\" for line in (table.heading, *table.body))
+    lines = [
+        r"% \usepackage{booktabs}",
+        r"\begin{table}",
+        r"  \centering",
+        rf"  \caption{{{latex_escaped(table.caption)}}}",
+        rf"  \label{{tab:{table.label}}}",
+        rf"  \begin{{tabular}}{{{columns}}}",
+        r"    \toprule",
+        heading,
+        r"    \midrule",
+        *body,
+        r"    \bottomrule",
+        r"  \end{tabular}",
+        r"\end{table}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+# After the \\ of the previous row, TeX reads * and [ as arguments. Its default encoding has other signs for < > |.
+# Two hyphens are a dash, and two quotes are another quote. babel may redefine the double quote.
+_LATEX = {
+    **{sign: f"\\{sign}" for sign in "&%$#_{}"},
+    **{sign: f"{{{sign}}}" for sign in "*[]`"},
+    **{sign: f"{sign}{{}}" for sign in "-'"},
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "\\": r"\textbackslash{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+    '"': "{''}",
+    "±": r"$\pm$",
+}
+_SPECIAL = re.compile(r"-(?=-)|'(?=')|[&%$#_{}*\[\]`~^\\<>|\"±]")
+
+
+def latex_escaped(text: str) -> str:
+    """Return the text so that LaTeX prints it as it is in a cell or a caption."""
+    return _SPECIAL.sub(lambda match: _LATEX[match[0]], " ".join(text.splitlines()))

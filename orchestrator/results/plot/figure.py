@@ -1,4 +1,4 @@
-"""Picture of a figure on the axes of the paper, or of a search: PNG, SVG, PDF, or SVG for a page."""
+"""Picture of a figure on the axes of the paper: PNG, SVG, PDF, or SVG for a page."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
-from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,6 +19,7 @@ from orchestrator.catalog.experiment import PAPER, is_search
 from orchestrator.catalog.library import Entry
 from orchestrator.errors import Problem, ReproError
 from orchestrator.files import written_whole
+from orchestrator.programs.plug_ins import called
 from orchestrator.programs.program import BYTES, shown_bytes
 from orchestrator.results.cases import Result
 from orchestrator.results.plot.panels import (
@@ -33,7 +33,6 @@ from orchestrator.results.plot.panels import (
     draw_bars,
     draw_lines,
     legend,
-    line_style,
     origins,
     panels,
     setup,
@@ -58,10 +57,11 @@ def drawn(entry: Entry, scale: str, cluster: str, results: Sequence[Result], on_
     """
     from matplotlib.figure import Figure
 
-    axes_of, device = entry.experiment.axes, results[0].case.device
+    axes_of, device = entry.experiment.plot, results[0].case.device
     title = "" if on_page else entry.experiment.title
-    if is_search(entry.name):
-        return search_drawn(title, [] if on_page else setup(entry, scale, cluster), results)
+    above = [] if on_page else setup(entry, scale, cluster)
+    if is_search(entry.name) and entry.record is not None and entry.record.search_picture is not None:
+        return called(entry.record.search_picture, "picture of a search", Figure, title, above, results)
     bars = axes_of.marks == "bars"
     # Jobs without rows have no place on an axis of the rows.
     keys = {axis for result in results for axis, _ in result.row_key}.intersection(axes_of.x.of)
@@ -84,7 +84,6 @@ def drawn(entry: Entry, scale: str, cluster: str, results: Sequence[Result], on_
     figure.align_ylabels(all_axes)
     legend(figure, shown, bars, error_bars(results, axes_of.y.metric))
     fit_ticks(figure, all_axes[-1], position_of)
-    above = [] if on_page else setup(entry, scale, cluster)
     write_above(figure, title, [*above, origins(entry, results, shown)], panel_inches)
     return figure
 
@@ -239,7 +238,7 @@ class Positions:
 
 def positions_of(entry: Entry, results: Sequence[Result]) -> Positions:
     """Return the positions of the cases on the x axis."""
-    axes = entry.experiment.axes
+    axes = entry.experiment.plot
     x = axes.x
     numbers = all(type(result.case.settings.get(axis)) in (int, float) for result in results for axis in x.of)
     ordered = sorted(results, key=lambda result: [result.case.number(axis) for axis in x.of]) if numbers else results
@@ -371,80 +370,3 @@ def log_numbers(low: float, high: float) -> list[float]:
 def _label(entry: Entry, result: Result, of: Sequence[str]) -> str:
     values = ", ".join(value_text(entry, result, axis) for axis in of)
     return f"({values})" if len(of) > 1 else values
-
-
-# ---- a search --------------------------------------------------------------------------------------------------
-
-_SEARCH_PANEL = 2.1
-"""Height of a panel in inches."""
-
-
-@dataclass(frozen=True, slots=True)
-class Trial:
-    """Measured candidate: its sequences per second, the hours of all jobs until its end, and its memory in GB."""
-
-    name: str
-    sequences_per_s: float
-    hours: float
-    memory_gb: float | None
-
-
-def trials_of(results: Sequence[Result]) -> list[Trial]:
-    """Return the measured candidates in the order in which their jobs ended."""
-    rows = [(result.row, result) for result in results if result.row is not None and result.row.ended_at is not None]
-    trials, hours = [], 0.0
-    for row, result in sorted(rows, key=lambda pair: str(pair[0].ended_at)):
-        hours += row.gpu_hours or 0.0
-        rate, used = result.value("sequences_per_s"), result.value("max_memory_allocated_bytes")
-        if rate is not None:
-            trials.append(Trial(result.case.name, rate, hours, None if used is None else used / 1e9))
-    return trials
-
-
-def best_so_far(trials: Sequence[Trial]) -> list[float]:
-    """Return, for each trial, the fastest rate until then."""
-    return list(accumulate((trial.sequences_per_s for trial in trials), max))
-
-
-def pareto_front(trials: Sequence[Trial]) -> list[Trial]:
-    """Return the trials than which no other is faster with as little memory, least memory first."""
-    front: list[Trial] = []
-    for trial in sorted(trials, key=lambda each: (each.memory_gb or 0.0, -each.sequences_per_s)):
-        if trial.memory_gb is not None and (not front or trial.sequences_per_s > front[-1].sequences_per_s):
-            front.append(trial)
-    return front
-
-
-def search_drawn(title: str, above: Sequence[str], results: Sequence[Result]) -> Figure:
-    """Return the figure of a search: throughput over the hours used, and over memory with the Pareto front.
-
-    The second panel is missing if no memory was measured. Throughput is in sequences per second: the FLOPs of SC21
-    eq. 3 count recomputation as work, so they do not compare candidates with different recomputation.
-    """
-    from matplotlib.figure import Figure
-
-    trials = trials_of(results)
-    rates, front = [trial.sequences_per_s for trial in trials], pareto_front(trials)
-    figure = Figure(figsize=(WIDTH, DRAFT_INCHES))
-    all_axes = figure.subplots(2 if front else 1, 1, squeeze=False)[:, 0]
-    on_cpu = bool(results) and results[0].case.device == "cpu"
-    hours = [trial.hours for trial in trials]
-    unit = "Process-hours on CPU cores" if on_cpu else "GPU-hours"
-    shown = [(hours, hours, best_so_far(trials), "fastest so far", f"{unit} of the jobs shown")]
-    if front:
-        of_all, of_front = ([trial.memory_gb or math.nan for trial in some] for some in (trials, front))
-        label = "no candidate is faster\nwith as little memory"
-        front_rates = [trial.sequences_per_s for trial in front]
-        shown.append((of_all, of_front, front_rates, label, "Largest memory of a GPU (GB)"))
-    for axes, (x, x_of_best, best, best_label, x_label) in zip(all_axes, shown, strict=True):
-        axes.plot(x_of_best, best, drawstyle="steps-post", color=line_style(1).colour, label=best_label)
-        axes.plot(x, rates, "o", color=line_style(0).colour, markersize=4, label="measured")
-        axes.set_xlabel(x_label)
-        axes.set_ylim(0, 1.08 * max(rates, default=1.0))
-        axes.set_ylabel("Sequences per second")
-        axes.legend(fontsize=8, frameon=False, loc="lower right")
-        axes.tick_params(labelsize=8)
-    all_axes[0].set_xlim(left=0)
-    fastest = max(trials, key=lambda trial: trial.sequences_per_s, default=None)
-    write_above(figure, title, [*above, *([f"fastest: {fastest.name}"] if fastest is not None else [])], _SEARCH_PANEL)
-    return figure

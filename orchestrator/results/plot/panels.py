@@ -199,7 +199,7 @@ def panels(
     entry: Entry, results: Sequence[Result], position_of: Callable[[Result], float], by_number: bool
 ) -> list[Panel]:
     """Return the panel of the figure's own metric, and further panels that have numbers."""
-    axes = entry.experiment.axes
+    axes = entry.experiment.plot
     named = named_lines(entry, results).items()
     drawn: list[Panel] = []
     for y in (axes.y, *axes.also):
@@ -217,7 +217,7 @@ def panels(
 
 def named_lines(entry: Entry, results: Sequence[Result]) -> dict[str, list[Result]]:
     """Return the results by line, with the names and the order of the paper, else those of the file."""
-    series = entry.experiment.axes.series
+    series = entry.experiment.plot.series
     if series is None:
         return {entry.experiment.figure: list(results)}
     shown: dict[str, list[Result]] = {}

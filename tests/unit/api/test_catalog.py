@@ -63,7 +63,7 @@ def test_an_experiment_has_its_published_numbers_claims_and_differences() -> Non
     }
     (rate,) = (point for point in last.published if point.metric == "tflops_per_gpu")
     assert (rate.value, rate.how, rate.confirmed) == (163, "printed", True)
-    assert shown.entry.experiment.axes.y.metric == "tflops_per_gpu" and shown.claims
+    assert shown.entry.experiment.plot.y.metric == "tflops_per_gpu" and shown.claims
     assert [difference.what for difference in shown.differences if difference.follows == "neither"][1:] == [
         "SRUN.sh sets no OMP_NUM_THREADS. Jobs here set 1.",
         "SRUN.sh passes --overcommit to sbatch. Jobs here do not.",
@@ -125,7 +125,7 @@ def test_where_and_scale_choose_cases_by_anything_they_have() -> None:
 def test_a_plan_has_memory_time_and_cost_of_each_case_and_writes_nothing(project: Project) -> None:
     before = sorted(project.folder.rglob("*"))
     plan = api.plan("figure-13")
-    assert plan.refusals == [] and plan.totals.jobs == 10 and (plan.totals.gpu_hours or 0) > 50
+    assert plan.batch.refusals == [] and plan.totals.jobs == 10 and (plan.totals.gpu_hours or 0) > 50
     for row in plan.rows.values():
         assert (row.nodes, row.gpus, row.fit) == (8, 64, "fits")
         assert row.memory_gb is not None and row.usable_gb == 74 and 40 < row.memory_gb < row.usable_gb

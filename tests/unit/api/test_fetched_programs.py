@@ -13,9 +13,8 @@ from orchestrator import api
 from orchestrator.clusters.resolve import find_cluster
 from orchestrator.errors import ReproError
 from orchestrator.megatron.programs import find_megatron
-from orchestrator.programs import registry
-from orchestrator.programs.record import PublicFile
-from orchestrator.programs.registry import programs
+from orchestrator.programs import record
+from orchestrator.programs.record import PublicFile, programs
 from tests.loopback_files import FileServer, file_server
 from tests.unit.api.project import Project, problems
 from tests.unit.launch.repositories import git, make_repository
@@ -53,8 +52,8 @@ def shared(project: Project, server: FileServer, monkeypatch: pytest.MonkeyPatch
     ]
     write_paper(project, "NVIDIA/Megatron-LM, commit: release")
     (folder / "experiments" / "here" / "figure-1.yaml").write_text("")  # a folder without experiments is no paper
-    here, loaded = dataclasses.replace(program, needs=tuple(needs)), registry.PROGRAMS._found
-    monkeypatch.setattr(registry.PROGRAMS, "_found", lambda name: here if name == here.name else loaded(name))
+    here, loaded = dataclasses.replace(program, needs=tuple(needs)), record.PROGRAMS._found
+    monkeypatch.setattr(record.PROGRAMS, "_found", lambda name: here if name == here.name else loaded(name))
     return folder / "shared"
 
 

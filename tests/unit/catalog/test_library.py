@@ -12,8 +12,7 @@ from orchestrator.catalog.library import experiment_names, find_experiment, publ
 from orchestrator.errors import ReproError
 from orchestrator.megatron.axes import MEGATRON
 from orchestrator.paths import Folders
-from orchestrator.programs.record import Program
-from orchestrator.programs.registry import find_program
+from orchestrator.programs.record import Program, find_program
 from tests.unit.catalog.entries import BASE, CHECKOUT, entry_of, shipped, short, write_experiment
 
 SHIPPED = Folders(shipped=CHECKOUT, home=CHECKOUT / "no-such-home")

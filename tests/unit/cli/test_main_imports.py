@@ -53,7 +53,7 @@ def test_status_with_nothing_under_way_loads_the_database_and_nothing_else(finis
 
 def test_status_without_jobs_loads_no_parser_and_no_patterns_of_secrets(site: Site) -> None:
     parser = {"orchestrator.megatron.logs.parse", "orchestrator.megatron.logs.iteration_lines"}
-    others = {"orchestrator.masking", "orchestrator.secret_patterns"}
+    others = {"orchestrator.masking"}
     assert loaded(site, "status") & (parser | others) == set()
 
 

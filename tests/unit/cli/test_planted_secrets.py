@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from orchestrator.ledger.attempts import record_complaints, record_observations
 from orchestrator.ledger.database import now
 from orchestrator.ledger.rows import Observation
-from orchestrator.ledger.submissions import record_never_submitted
+from orchestrator.ledger.runs import record_never_submitted
 from orchestrator.ledger.tables import Attempt, Poll
 from orchestrator.masking import MASK
 from tests.recorded_jobs import new_ledger

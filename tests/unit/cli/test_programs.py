@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from orchestrator.megatron.programs.base import MERGES, VOCABULARY
-from orchestrator.programs.registry import programs
+from orchestrator.programs.record import programs
 from tests.stand_in_site import CHECKOUT
 from tests.unit.cli.calling import Caller
 

@@ -13,7 +13,7 @@ from orchestrator.ledger.attempts import record_observations
 from orchestrator.ledger.measurements import Measurement, record_measurements
 from orchestrator.ledger.rows import Observation
 from orchestrator.ledger.tables import ENDED, VERIFIED
-from orchestrator.results.export.formats import csv_line
+from orchestrator.results.export.rows import csv_line
 from tests.recorded_jobs import new_ledger, record_jobs
 from tests.unit.cli.calling import Caller, everything_in
 

@@ -15,7 +15,7 @@ from orchestrator.config.model import read_model
 from orchestrator.config.yaml import KeyPath, read_document
 from orchestrator.megatron.programs import find_megatron
 from orchestrator.paths import Folders
-from orchestrator.programs.registry import programs
+from orchestrator.programs.record import programs
 
 CHECKOUT = Path(__file__).resolve().parents[3]
 

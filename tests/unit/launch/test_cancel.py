@@ -15,7 +15,7 @@ from orchestrator.launch import cancel as cancelling
 from orchestrator.launch.cancel import cancel, may_have_jobs
 from orchestrator.ledger.attempts import job_rows
 from orchestrator.ledger.database import Ledger, now
-from orchestrator.ledger.submissions import record_submission
+from orchestrator.ledger.runs import record_submission
 from orchestrator.ledger.tables import ENDED, FAILED, LOST, QUEUED, SUBMITTING, Attempt
 from orchestrator.slurm.command import QueryAnswer
 from orchestrator.slurm.notation import JobRecord

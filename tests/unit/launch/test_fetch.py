@@ -18,8 +18,9 @@ import pytest
 from orchestrator.clusters.program import FetchRecord, Item, stored_record
 from orchestrator.errors import ReproError, Unreachable
 from orchestrator.launch import fetch as fetching
-from orchestrator.launch.fetch import Text, fetch_items, item_state, render_fetch, require_usable_text
-from orchestrator.programs.record import PublicFile, Repository, TokenData
+from orchestrator.launch.fetch import fetch_items, item_state, render_fetch, require_usable_text
+from orchestrator.megatron.token_data import MegatronTokens
+from orchestrator.programs.record import PublicFile, Repository, TextFile
 from tests.loopback_files import FileServer, file_server
 from tests.stand_in_site import CHECKOUT
 from tests.unit.launch.repositories import checkout, git, item, make_repository
@@ -29,7 +30,7 @@ pytestmark = pytest.mark.slow
 CONTENT = bytes(range(256)) * 4096
 TEMPLATES = CHECKOUT / "templates"
 AGAIN = "repro programs fetch toy --cluster here"
-DATA = TokenData(50257, "data of a paper")
+DATA = MegatronTokens(50257, "data of a paper")
 
 
 @pytest.fixture
@@ -44,11 +45,11 @@ def origin(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
     return folder, make_repository(folder)
 
 
-def fetch(*items: Item, text: Text | None = None) -> list[str]:
+def fetch(*items: Item, text: TextFile | None = None) -> list[str]:
     return [fetched.how for fetched in fetch_items(items, TEMPLATES, AGAIN, text)]
 
 
-def refused(*items: Item, text: Text | None = None) -> ReproError:
+def refused(*items: Item, text: TextFile | None = None) -> ReproError:
     with pytest.raises(ReproError) as caught:
         fetch(*items, text=text)
     return caught.value
@@ -476,7 +477,7 @@ def test_half_of_another_data_set_is_not_completed(tmp_path: Path) -> None:
 def test_an_index_of_another_format_is_refused(tmp_path: Path) -> None:
     (tmp_path / "mine.bin").write_bytes(b"mine")
     (tmp_path / "mine.idx").write_bytes(b"mine")
-    assert "is not the index of a data set of Megatron-LM" in str(refused(item(DATA, tmp_path / "mine")))
+    assert "is not the index of such a data set" in str(refused(item(DATA, tmp_path / "mine")))
 
 
 def test_all_problems_are_reported_together(tmp_path: Path, server: FileServer, origin: tuple[Path, list[str]]) -> None:
@@ -527,7 +528,7 @@ def program(tmp_path: Path) -> list[Item]:
 
 
 def test_data_of_a_text_are_made_by_the_tool_of_the_checkout(tmp_path: Path, program: list[Item]) -> None:
-    text = Text(tmp_path / "text.jsonl", sys.executable)
+    text = TextFile(tmp_path / "text.jsonl", sys.executable)
     text.file.write_text('{"text": "fail"}')
     error = refused(*program, text=text)
     assert "tools/preprocess_data.py failed: ModuleNotFoundError: No module named 'six'" in str(error)
@@ -544,13 +545,13 @@ def test_data_of_a_text_are_made_by_the_tool_of_the_checkout(tmp_path: Path, pro
     assert record is not None and record.source == f"{text.file}, by tools/preprocess_data.py"
     assert fetch(*program)[-1] == "there already"
     assert fetch(*program, text=text)[-1] == "there already"
-    other = Text(tmp_path / "other.jsonl", sys.executable)
+    other = TextFile(tmp_path / "other.jsonl", sys.executable)
     assert "exists already, so --text would not be used" in str(refused(*program, text=other))
 
 
 def test_a_text_that_cannot_be_used_is_refused_before_anything_is_fetched(tmp_path: Path, program: list[Item]) -> None:
     with pytest.raises(ReproError) as error:
-        require_usable_text(Text(tmp_path / "none.jsonl", "no-such-python"), "megatron-kwai", program[:1])
+        require_usable_text(TextFile(tmp_path / "none.jsonl", "no-such-python"), "megatron-kwai", program[:1])
     assert [problem.location or problem.what for problem in error.value.problems] == [
         f"--text {tmp_path}/none.jsonl:",
         "--python no-such-python:",

@@ -15,7 +15,7 @@ from orchestrator.launch.cancel import cancel
 from orchestrator.launch.refresh import refresh
 from orchestrator.ledger.attempts import job_rows
 from orchestrator.ledger.database import Ledger, now
-from orchestrator.ledger.submissions import record_submission
+from orchestrator.ledger.runs import record_submission
 from orchestrator.ledger.tables import ENDED, SUBMITTING, WAITING, Attempt
 from tests.recorded_jobs import new_ledger, new_run, record_jobs
 

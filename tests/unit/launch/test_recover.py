@@ -23,7 +23,7 @@ from orchestrator.launch.refresh import owner_check, refresh
 from orchestrator.launch.submit import Submitted, submit
 from orchestrator.ledger.attempts import job_history, job_rows
 from orchestrator.ledger.database import Ledger, now
-from orchestrator.ledger.submissions import interrupted_submissions
+from orchestrator.ledger.runs import interrupted_submissions
 from orchestrator.ledger.tables import OPEN, QUEUED, SUBMITTING, WAITING, Attempt
 from orchestrator.slurm.command import QueryAnswer
 from orchestrator.slurm.notation import JobRecord, Source

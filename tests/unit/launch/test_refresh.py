@@ -17,8 +17,7 @@ from orchestrator.launch.run_options import RunPlan
 from orchestrator.ledger.attempts import job_rows, may_ask
 from orchestrator.ledger.database import Ledger, now
 from orchestrator.ledger.rows import JobRow, JobSummary
-from orchestrator.ledger.runs import record_run_options
-from orchestrator.ledger.submissions import record_submission
+from orchestrator.ledger.runs import record_run_options, record_submission
 from orchestrator.ledger.tables import ENDED, FAILED, LOST, RUNNING, WAITING, Attempt
 from orchestrator.slurm.command import QueryAnswer
 from orchestrator.slurm.notation import JobRecord, Source, parse_queue
@@ -226,7 +225,7 @@ def test_a_clock_that_jumps_or_that_of_another_machine_calls_nothing_lost(
 ) -> None:
     submitted(ledger)
     refresh(ledger)
-    monkeypatch.setattr("orchestrator.ledger.submissions.now", lambda: now() + jump)
+    monkeypatch.setattr("orchestrator.ledger.runs.now", lambda: now() + jump)
     monkeypatch.setattr(refreshing, "now", lambda: now() + jump)
     refresh(ledger)
     assert only(ledger).state == "PENDING"

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from orchestrator.launch.refresh import refresh
 from orchestrator.ledger.attempts import anything_to_refresh, job_rows
 from orchestrator.ledger.database import Ledger, now
-from orchestrator.ledger.submissions import BY_SLURM, first_folder, next_folder, record_submission
+from orchestrator.ledger.runs import BY_SLURM, first_folder, next_folder, record_submission
 from orchestrator.ledger.tables import ENDED, RUNNING, VERIFIED, Attempt
 from tests.recorded_jobs import new_ledger, record_jobs
 

@@ -28,14 +28,14 @@ from orchestrator.launch.submit import Submitted, submit
 from orchestrator.ledger.attempts import job_rows
 from orchestrator.ledger.database import Ledger, now
 from orchestrator.ledger.rows import AttemptRow, JobRow
-from orchestrator.ledger.runs import run_record
-from orchestrator.ledger.submissions import (
+from orchestrator.ledger.runs import (
     Submitter,
     claim,
     queued_attempts,
     record_never_submitted,
     record_queued_again,
     record_submission,
+    run_record,
 )
 from orchestrator.ledger.tables import ENDED, FAILED, NEVER_SUBMITTED, QUEUED, SUBMITTING, VERIFIED, Attempt
 from orchestrator.megatron.model import Layout

@@ -18,8 +18,7 @@ from orchestrator.launch.supervise import Backlog, stop_if_due
 from orchestrator.ledger.attempts import asked_to_end, job_rows, record_observations
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.rows import Observation
-from orchestrator.ledger.runs import record_run_options
-from orchestrator.ledger.submissions import record_submission
+from orchestrator.ledger.runs import record_run_options, record_submission
 from orchestrator.ledger.tables import (
     ENDED,
     FAILED,

@@ -23,7 +23,7 @@ from orchestrator.launch.supervise import Backlog
 from orchestrator.ledger.attempts import job_rows
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.rows import JobRow
-from orchestrator.ledger.submissions import queued_attempts
+from orchestrator.ledger.runs import queued_attempts
 from orchestrator.ledger.tables import NEVER_SUBMITTED, QUEUED, Attempt
 from tests.recorded_jobs import new_ledger
 from tests.stand_in_site import Site

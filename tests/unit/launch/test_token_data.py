@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from orchestrator.catalog.library import find_experiment
-from orchestrator.launch.fetch import DOCUMENT_TOKENS, DOCUMENTS, write_random_tokens
 from orchestrator.megatron.programs import megatron_named
+from orchestrator.megatron.token_data import DOCUMENT_TOKENS, DOCUMENTS, MegatronTokens
 from orchestrator.paths import Folders
 from orchestrator.programs.record import TokenData
 from tests.cases import expand, megatron_names
@@ -20,7 +20,7 @@ FOLDERS = Folders(shipped=CHECKOUT, home=CHECKOUT)
 
 @pytest.fixture(scope="module")
 def prefix(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    data, _ = write_random_tokens(50257, tmp_path_factory.mktemp("data"))
+    data, _ = MegatronTokens(50257, "").make(None, {}, tmp_path_factory.mktemp("data"))
     return data.with_suffix("")
 
 

@@ -17,8 +17,7 @@ from orchestrator.launch import refresh as recover
 from orchestrator.launch.refresh import unrecorded_attempts
 from orchestrator.launch.run_record import write_sent
 from orchestrator.ledger.database import Ledger
-from orchestrator.ledger.runs import NewJob
-from orchestrator.ledger.submissions import queued_attempts
+from orchestrator.ledger.runs import NewJob, queued_attempts
 from orchestrator.ledger.tables import ENDED, VERIFIED, SchedulerKind
 from orchestrator.slurm.command import QueryAnswer
 from orchestrator.slurm.notation import JobRecord

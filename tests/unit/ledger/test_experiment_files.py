@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.errors import ReproError
-from orchestrator.ledger.submissions import experiment_files, record_experiment_file
+from orchestrator.ledger.runs import experiment_files, record_experiment_file
 from tests.recorded_jobs import new_ledger
 
 

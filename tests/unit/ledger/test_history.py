@@ -11,7 +11,7 @@ from orchestrator.ledger.attempts import job_counts, job_history, job_rows, last
 from orchestrator.ledger.database import Ledger, now
 from orchestrator.ledger.measurements import MeasuredMetric, Measurement, record_measurements
 from orchestrator.ledger.rows import Observation
-from orchestrator.ledger.submissions import record_submission
+from orchestrator.ledger.runs import record_submission
 from orchestrator.ledger.tables import ENDED, FAILED, RUNNING, VERIFIED, Attempt
 from orchestrator.reading.job_status import experiment_statuses
 from tests.recorded_jobs import new_run, record_jobs

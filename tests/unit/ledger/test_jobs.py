@@ -19,8 +19,7 @@ from orchestrator.ledger.measurements import (
     record_measurements,
 )
 from orchestrator.ledger.rows import Observation
-from orchestrator.ledger.runs import NewAttempt
-from orchestrator.ledger.submissions import interrupted_submissions, record_never_submitted, record_submission
+from orchestrator.ledger.runs import NewAttempt, interrupted_submissions, record_never_submitted, record_submission
 from orchestrator.ledger.tables import (
     ENDED,
     FAILED,

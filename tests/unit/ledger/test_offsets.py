@@ -26,7 +26,7 @@ from orchestrator.ledger.measurements import (
     record_measurements,
 )
 from orchestrator.ledger.rows import Observation
-from orchestrator.ledger.submissions import record_never_submitted
+from orchestrator.ledger.runs import record_never_submitted
 from orchestrator.ledger.tables import ENDED, RUNNING, VERIFIED, Event, FileOffset, IterationLine
 from tests.recorded_jobs import new_run, record_jobs
 

@@ -47,7 +47,7 @@ import sqlalchemy as sa
 from orchestrator.ledger.attempts import job_rows, record_observations
 from orchestrator.ledger.rows import Observation
 from orchestrator.ledger.measurements import MeasuredMetric, Measurement, record_measurements
-from orchestrator.ledger.submissions import record_submission
+from orchestrator.ledger.runs import record_submission
 from orchestrator.ledger.tables import ENDED, VERIFIED, IterationLine
 from tests.recorded_jobs import ledger_at, new_run, record_jobs
 

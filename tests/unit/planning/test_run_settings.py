@@ -6,7 +6,7 @@ import pytest
 
 from orchestrator.catalog.expand import expand
 from orchestrator.errors import ReproError
-from orchestrator.planning.run_settings import over, read_settings
+from orchestrator.planning.batch_plan import over, read_settings
 from tests.cases import cases_to_run
 from tests.unit.catalog.entries import shipped
 

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping
 import pytest
 
 from orchestrator.programs import output
-from orchestrator.programs.described import JudgedOutput, failure_line, judge_output
 from orchestrator.programs.output import Scalar
+from orchestrator.programs.program import JudgedOutput, failure_line, judge_output
 from tests.shipped_programs import problem_texts
 from tests.unit.programs.programs import SWEEP, SWEEP_OUTPUT, TRAINING, program
 

@@ -21,7 +21,7 @@ from orchestrator.megatron.rules import RuleContext
 from orchestrator.paths import Folders
 from orchestrator.pretrain import log_lines
 from orchestrator.programs.command import read_flags
-from orchestrator.programs.registry import programs
+from orchestrator.programs.record import programs
 from tests.cases import expand, megatron_names
 from tests.recorded_jobs import job_row
 from tests.unit.catalog.entries import CHECKOUT, find_case

@@ -15,7 +15,7 @@ from orchestrator.megatron.logs.parse import LogFacts
 from orchestrator.megatron.logs.reader import read_new
 from orchestrator.megatron.logs.statistics import joules
 from orchestrator.reading.gpu_samples import MeanPower, read_samples
-from orchestrator.results.bundle.archive import unpacked
+from orchestrator.results.bundle.extract import unpacked
 from tests.unit.catalog.entries import CHECKOUT
 
 FACTS = LogFacts(measured_from="2026-11-21 10:00:10", measured_until="2026-11-21 10:00:20")

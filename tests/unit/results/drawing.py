@@ -57,7 +57,7 @@ def made_up(folder: Path, entry: Entry, scale: str = "paper", gpu: str | None = 
     """A number of every metric for every case, 10 % off the published one where there is one; every seventh case is
     missing, every eleventh too noisy, and every other one that is published to run out of memory does."""
     base = job_row(folder)
-    axes = entry.experiment.axes
+    axes = entry.experiment.plot
     found: list[Result] = []
     for number, case in enumerate(expand(entry, scale)):
         row = replace(base, case_name=case.name, scale=scale, attempt_id=number + 1, job_id=f"job{number}")

@@ -101,8 +101,8 @@ def test_every_claim_of_the_figure_is_given_with_its_source(tmp_path: Path, entr
 
 
 def test_where_the_figure_shows_times_a_claim_still_compares_speeds(tmp_path: Path, entry: Entry) -> None:
-    y = entry.experiment.axes.y.model_copy(update={"metric": "iteration_ms"})
-    axes = entry.experiment.axes.model_copy(update={"y": y})
+    y = entry.experiment.plot.y.model_copy(update={"metric": "iteration_ms"})
+    axes = entry.experiment.plot.model_copy(update={"y": y})
     timed = replace(entry, experiment=entry.experiment.model_copy(update={"plot": axes}))
     numbers = rates(entry, "quad", pp4_gbs32=50.0, pp4_gbs128=75.0)
     by_rate = judged(tmp_path, entry, "quad", numbers)

@@ -16,11 +16,11 @@ from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.measurements import MeasuredMetric
 from orchestrator.ledger.rows import JobRow
 from orchestrator.ledger.tables import Attempt, Run
+from orchestrator.results.cases import in_order_of_runs
 from orchestrator.results.comparison import (
     CaseDiff,
     Side,
     compare_sides,
-    in_order_of_runs,
     rows_of_side,
     side_of,
 )

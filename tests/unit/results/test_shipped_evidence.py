@@ -19,8 +19,7 @@ from orchestrator.megatron.case import TrainingCase
 from orchestrator.paths import Folders, find_folders
 from orchestrator.planning.plan import Cost, cost_of
 from orchestrator.planning.target import Target
-from orchestrator.results.bundle.archive import unpacked
-from orchestrator.results.bundle.extract import read_rows
+from orchestrator.results.bundle.extract import read_rows, unpacked
 from orchestrator.results.bundle.verify import verify
 from tests.cases import expand
 from tests.shipped_pictures import RESULTS, beside, bundled_outcome, bundles, entry_of
@@ -58,14 +57,14 @@ def test_the_table_beside_a_bundle_is_the_one_in_it(bundle: Path) -> None:
         inside = _rows((folder / "results" / "cases.csv").read_bytes())
     assert _rows(beside(bundle, ".csv").read_bytes()) == inside
     ran = [row for row in inside if row["job"]]
-    metric = bundled_outcome(bundle).entry.experiment.axes.y.metric
+    metric = bundled_outcome(bundle).entry.experiment.plot.y.metric
     assert ran and all(row["case"] and (row.get("iteration_ms") or row[metric] or row["failure"]) for row in ran)
 
 
 @pytest.mark.parametrize("bundle", BUNDLES, ids=_name)
 def test_the_picture_beside_a_bundle_has_the_numbers_of_its_table(bundle: Path) -> None:
     outcome = bundled_outcome(bundle)
-    metric = outcome.entry.experiment.axes.y.metric
+    metric = outcome.entry.experiment.plot.y.metric
     drawn = {result.case.name: result.value(metric) for result in outcome.drawn()}
     table = {
         row["case"]: float(row[metric]) if row[metric] else None for row in _rows(beside(bundle, ".csv").read_bytes())

@@ -8,7 +8,7 @@ import pytest
 
 from orchestrator.catalog.expand import expand
 from orchestrator.ledger.measurements import MeasuredMetric
-from orchestrator.results.cases import case_results, mean_metric, with_training_days
+from orchestrator.results.cases import case_results, mean_metric
 from orchestrator.results.claims import judge_claims
 from orchestrator.results.outcome import FigureOutcome
 from tests.recorded_jobs import measured_results
@@ -31,7 +31,7 @@ def test_training_days_come_from_the_measured_rate(tmp_path: Path, share: float,
 def test_the_interval_of_the_days_is_that_of_the_rate_the_other_way_round() -> None:
     case = expand(shipped("training-time"))[0]
     repeats = [MeasuredMetric("tflops_per_gpu", rate, "TFLOP/s", 1.4, 5) for rate in (138.0, 140.0, 142.0)]
-    days = with_training_days(case, {"tflops_per_gpu": mean_metric(repeats)})["training_days"]
+    days = case.record.with_derived(case, {"tflops_per_gpu": mean_metric(repeats)})["training_days"]
     assert days.interval_low is not None and days.interval_high is not None
     assert days.interval_low < days.value < days.interval_high and days.value == pytest.approx(33.834, abs=0.01)
     assert days.spread == pytest.approx(0.01 * days.value) and days.unit == "days"

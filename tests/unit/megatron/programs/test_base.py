@@ -14,7 +14,7 @@ import orchestrator
 from orchestrator.errors import ReproError
 from orchestrator.megatron.programs import find_megatron
 from orchestrator.megatron.programs.flags import flag_arguments
-from orchestrator.programs.registry import program_name, programs
+from orchestrator.programs.record import program_name, programs
 from tests.unit.catalog.entries import CHECKOUT, find_case
 from tests.unit.megatron.programs.places import arguments_of
 

@@ -17,7 +17,7 @@ from orchestrator.megatron.programs import find_megatron
 from orchestrator.megatron.programs.pretrain import code_version
 from orchestrator.paths import Folders
 from orchestrator.programs.command import BoundProgram
-from orchestrator.programs.registry import programs
+from orchestrator.programs.record import programs
 from tests.cases import expand, megatron_names
 from tests.unit.catalog.entries import CHECKOUT, shipped
 from tests.unit.clusters.sites import PLAIN, cluster_of, selene

@@ -17,7 +17,7 @@ from orchestrator.errors import ReproError
 from orchestrator.megatron.case import TrainingCase
 from orchestrator.paths import Folders
 from orchestrator.programs.command import read_flags
-from orchestrator.programs.registry import programs
+from orchestrator.programs.record import programs
 from tests.cases import expand, megatron_names
 from tests.unit.catalog.entries import CHECKOUT
 from tests.unit.clusters.sites import PLAIN, cluster_of

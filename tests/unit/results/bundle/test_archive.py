@@ -16,8 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator.errors import ReproError
-from orchestrator.results.bundle import archive as bundle_archive
-from orchestrator.results.bundle.archive import new_archive, unpacked
+from orchestrator.results.bundle import extract as bundle_archive
+from orchestrator.results.bundle.extract import new_archive, unpacked
 from tests.examples import examples
 
 pytestmark = pytest.mark.slow

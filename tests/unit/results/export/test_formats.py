@@ -17,8 +17,15 @@ from hypothesis import strategies as st
 
 from orchestrator.errors import ReproError
 from orchestrator.fields import Column
-from orchestrator.results.export.formats import as_parquet, is_formula, pieces, require_parquet
-from orchestrator.results.export.rows import ITERATION_COLUMNS, Row, case_columns
+from orchestrator.results.export.rows import (
+    ITERATION_COLUMNS,
+    Row,
+    as_parquet,
+    case_columns,
+    is_formula,
+    pieces,
+    require_parquet,
+)
 from tests.unavailable import installed
 from tests.unit.catalog.entries import figure_13
 

@@ -12,8 +12,7 @@ from orchestrator.ledger.attempts import job_rows
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.measurements import Measurement, record_measurements
 from orchestrator.ledger.tables import IterationLine
-from orchestrator.results.export.formats import pieces
-from orchestrator.results.export.rows import ITERATION_COLUMNS, iteration_rows
+from orchestrator.results.export.rows import ITERATION_COLUMNS, iteration_rows, pieces
 from tests.recorded_jobs import new_ledger, record_jobs
 
 GOOD = IterationLine(1, 812.5, 10.25, 0.5, False, 8192.0, 1, 0, 120.5, 3000.0, 399.0, host_wait_ms=12.5)

@@ -12,15 +12,15 @@ from hypothesis import strategies as st
 
 from orchestrator.catalog.library import Entry
 from orchestrator.results.cases import CaseMetric, Result
-from orchestrator.results.export.formats import (
+from orchestrator.results.export.rows import (
     FigureTable,
     as_latex,
     as_markdown,
+    export_rows,
     figure_table,
     latex_escaped,
     markdown_escaped,
 )
-from orchestrator.results.export.rows import export_rows
 from tests.recorded_jobs import measured_results
 from tests.unit.catalog.entries import THREE_METHODS, entry_of, figure_13
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from orchestrator.results.plot.figure import Trial, best_so_far, pareto_front
+from orchestrator.megatron.search.picture import Trial, best_so_far, pareto_front
 
 
 def trial(name: str, rate: float, memory_gb: float | None) -> Trial:
