@@ -396,6 +396,10 @@ DERIVED: dict[str, tuple[Change, list[str]]] = {
         [r"iteration 1: skipped is nothing in the ledger, 0 from its log"],
     ),
     "a row twice": (twice, [r"results/results\.json: other cases than its logs give"]),
+    "the programs": (
+        replace(r"bundle\.json", b'"programs": [', b'"programs": ["other",'),
+        [r"bundle\.json: programs are other, pretrain, not pretrain$"],
+    ),
     "which attempt a number is of": (
         replace(r"ledger/metrics\.jsonl", b'{"attempt_id": 6', b'{"attempt_id": 7'),
         [r"numbers of attempts that are missing"],
@@ -517,6 +521,7 @@ def test_pages_of_another_version_are_not_compared(files: dict[str, bytes], tmp_
     assert verified.holds and verified.proven == "numbers and claims"
     assert pages.what == "report.html not compared: another version of repro made the bundle"
     assert pages.unchecked == "report.html and README.txt"
+    assert changed(files, tmp_path, both(change, with_rules(1))).proven == "numbers"
 
 
 def test_a_reader_without_matplotlib_or_with_another_one_compares_all_but_the_picture(
