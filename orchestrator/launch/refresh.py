@@ -489,9 +489,7 @@ def _settle_slurm(ledger: Ledger, submissions: Sequence[Sequence[AttemptRow]]) -
                 if is_reached:
                     complaints += _settle_on_cluster(ledger, same)
                     continue
-            complaints += [
-                f"a submission to Slurm cluster {cluster} was cut off; SLURM_CONF here means {here}" for _ in same
-            ]
+            complaints.append(f"a submission to Slurm cluster {cluster} was cut off; SLURM_CONF here means {here}")
     except Unreachable as error:
         complaints.append(str(error))
     return complaints
