@@ -404,5 +404,38 @@ def test_what_fits_on_a_gpu_that_is_not_the_sources_says_nothing_against_it(tmp_
     assert there[0] == "holds"
 
 
+@pytest.mark.parametrize(
+    ("claim", "because"),
+    [
+        (SPREAD | {"where": {"pp": 1}}, "gbs=4 has one case"),
+        ({"kind": "peak", "at": {"pp": 1}, "where": {"pp": 1}}, "gbs=4 has no case without pp=1"),
+        (
+            {"kind": "gain", "along": "gbs", "where_largest": "pp", "where": {"gbs": 4}},
+            "no two of its cases differ in gbs",
+        ),
+        (SPREAD | {"metric": "busbw"}, "busbw: pretrain has no such metric"),
+    ],
+    ids=lambda claim: claim["kind"] if isinstance(claim, dict) else "",
+)
+def test_a_claim_without_a_second_case_or_its_metric_is_not_judged(
+    tmp_path: Path, entry: Entry, claim: dict[str, Any], because: str
+) -> None:
+    assert judged_alone(tmp_path, entry, "cpu", claim, rates(entry, "cpu")) == ("not judged", because)
+
+
+def test_a_verdict_names_its_partial_cases_and_a_source_that_fails_only_if_it_fails(
+    tmp_path: Path, entry: Entry
+) -> None:
+    claimed = of_cpus(with_claims(entry, SPREAD | {"not_met_by_source": "1.4 there"}))
+    for slowest, source in ((50.0, ""), (90.0, "; the source does not reach it either: 1.4 there")):
+        found = measured_results(tmp_path, claimed, "cpu", rates(entry, "cpu", pp4_gbs4=slowest), repeats=3)
+        (whole,) = judge_claims(claimed, "cpu", found, gpus_per_node=8)
+        assert whole.because.endswith(f"at least 1.5 asked{source}")
+        rows = tuple(replace(row, verdict="partial", iteration=6) for row in found[2].rows[:1])
+        found[2] = replace(found[2], rows=rows)
+        (partial,) = judge_claims(claimed, "cpu", found, gpus_per_node=8)
+        assert partial.because == f"{whole.because}; partial: {found[2].case.name} at 6/8"
+
+
 def test_every_kind_of_claim_has_a_judge() -> None:
     assert all(callable(imported(kind.judge)) for kind in KINDS.loaded().values())
