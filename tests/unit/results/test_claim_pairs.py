@@ -234,6 +234,15 @@ def test_a_loss_of_zero_differs_from_every_other_one(tmp_path: Path, rows: Entry
 
 def test_losses_that_are_not_there_are_not_judged(tmp_path: Path, rows: Entry) -> None:
     assert curves(tmp_path, rows, []).because == "losses were not read"
+    one_side = judged(
+        tmp_path,
+        rows,
+        "paper",
+        CURVES | {"from_iteration": 20, "smoothed_over": 10},
+        {"case=theirs": 100.0, "case=ours": 130.0},
+        losses={"case=ours": LONG},
+    )
+    assert (one_side.verdict, one_side.because) == ("not judged", "losses were not read")
     short = curves(tmp_path, rows, LONG[:19])
     assert (short.verdict, short.because) == ("not judged", "no iteration from 20 on has a loss in both")
 

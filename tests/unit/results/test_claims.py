@@ -128,6 +128,15 @@ def test_the_speed_of_cpu_processes_judges_no_claim_about_gpus(tmp_path: Path, e
     assert spread.because == "the speed of processes on CPU cores does not show the speed of GPUs"
 
 
+def test_the_memory_of_cpu_processes_judges_a_claim_about_memory(tmp_path: Path, entry: Entry) -> None:
+    claimed = with_claims(entry, SPREAD | {"metric": "gpu_memory_used_gb"})
+    of_gpus = replace(claimed, experiment=claimed.experiment.model_copy(update={"device": None}))
+    numbers = rates(entry, "cpu", pp4_gbs4=10.0)
+    found = measured_results(tmp_path, of_gpus, "cpu", numbers, metric="gpu_memory_used_gb", repeats=3)
+    (verdict,) = judge_claims(of_gpus, "cpu", found, gpus_per_node=8)
+    assert verdict.verdict == "holds"
+
+
 def judged_alone(
     folder: Path, entry: Entry, scale: str, claim: dict[str, Any], numbers: dict[str, float], **how: Any
 ) -> tuple[str, str]:
@@ -272,6 +281,13 @@ def test_numbers_of_the_papers_machine_are_not_judged_on_a_gpu_without_a_name(tm
     claim = {"kind": "published", "metrics": ["tflops_per_gpu"]}
     found = judged_alone(tmp_path, entry, "paper", claim, rates(entry, "paper"))
     assert found == ("not judged", "none of its numbers was published for a GPU without a name")
+
+
+def test_a_published_number_of_a_case_that_runs_out_of_memory_is_not_waited_for(tmp_path: Path) -> None:
+    text = THREE_METHODS.replace("expect: oom}", "expect: oom, published: {tokens_per_s: 50}}")
+    how: dict[str, Any] = {"metric": "tokens_per_s", "gpu": "H800", "out_of_memory": ("case=plain",)}
+    verdict, because = judged_alone(tmp_path, entry_of(tmp_path, text), "paper", PUBLISHED, THEIRS, **how)
+    assert verdict == "holds" and because.startswith("the farthest of 2: ")
 
 
 @pytest.mark.parametrize(("confirmed", "expected"), [("true", "fails"), ("false", "not judged")])
