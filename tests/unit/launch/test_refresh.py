@@ -120,7 +120,7 @@ def test_a_job_that_no_source_lists_for_long_is_lost(ledger: Ledger, slurm: Slur
     submitted(ledger)
     refresh(ledger)
     assert only(ledger).state == "PENDING"
-    slurm.later_s = LOST_AFTER.total_seconds()
+    slurm.later_s = timedelta(minutes=5).total_seconds()
     refresh(ledger)
     assert only(ledger).state == LOST
 

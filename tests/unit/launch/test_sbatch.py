@@ -23,7 +23,7 @@ from orchestrator.launch.run_options import (
     RunOptions,
     RunPlan,
 )
-from orchestrator.launch.sbatch import Callbacks, Sent, send
+from orchestrator.launch.sbatch import PAUSES_S, Callbacks, Sent, send
 from orchestrator.launch.submit import Submitted, submit
 from orchestrator.ledger.attempts import job_rows
 from orchestrator.ledger.database import Ledger, now
@@ -311,7 +311,7 @@ def test_patience_ends_and_what_was_asked_last_is_left_to_the_next_command(sende
     (sender.slurm.folder / "silent").touch()
     with pytest.raises(Unreachable) as caught:
         sender.submit(where="gbs=4", apart=True)
-    assert caught.value.exit_code == 3 and len(sender.slurm.calls()) == 1
+    assert caught.value.exit_code == 3 and len(sender.slurm.calls()) == 1 and sum(PAUSES_S) == 120
     assert states(sender.rows()) == ["SUBMITTING", QUEUED, QUEUED]
     assert len(sender.said) == 2
 

@@ -70,6 +70,12 @@ def rows(tmp_path: Path) -> Entry:
         ("each", {"at_least": 1.2}, "holds", "1.250 at pp=1 to 2.000 at pp=4; at least 1.200"),
         ("each", {"at_least": 1.3}, "fails", "1.250 at pp=1 to 2.000 at pp=4; at least 1.300"),
         ("each", {"at_most": 1.9}, "fails", "1.250 at pp=1 to 2.000 at pp=4; at most 1.900"),
+        (
+            "each",
+            {"at_most": 1.92, "tolerance": 0.05},
+            "holds",
+            "1.250 at pp=1 to 2.000 at pp=4; at most 2.016",
+        ),
         ("largest", {"at_least": 1.9}, "holds", "2.000 at pp=4, the largest of 3; at least 1.900"),
         ("largest", {"at_most": 1.9}, "fails", "2.000 at pp=4, the largest of 3; at most 1.900"),
         ("smallest", {"at_least": 1.3}, "fails", "1.250 at pp=1, the smallest of 3; at least 1.300"),
@@ -214,6 +220,11 @@ def test_losses_are_compared_from_the_iteration_on_and_smoothed(tmp_path: Path, 
     assert str(found.margin) == "stays below 0.05 by 26 %: 0.03721; exact"
     sharp = curves(tmp_path, rows, late, over=1)
     assert (sharp.verdict, sharp.because) == ("fails", "losses differ by at most 40.00 %, at iteration 40; 5 % allowed")
+
+
+def test_a_mean_of_losses_has_no_later_iteration(tmp_path: Path, rows: Entry) -> None:
+    ahead = curves(tmp_path, rows, [*LONG, (41, 99.0)])
+    assert ahead.because == "losses differ by at most 0.00 %, at iteration 20; 5 % allowed"
 
 
 def test_losses_that_stay_alike_because_neither_falls_are_no_evidence(tmp_path: Path, rows: Entry) -> None:
