@@ -390,6 +390,18 @@ def test_a_file_that_cannot_be_read_refuses_no_submission(sender: Sender, monkey
     assert states(sender.rows()) == ["SUBMITTING", QUEUED, QUEUED]
 
 
+def test_a_submission_whose_record_cannot_be_written_is_not_made(
+    sender: Sender, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise ReproError(Problem("no space left on the device", "runs:"))
+
+    monkeypatch.setattr(sbatch, "write_sent", full)
+    with pytest.raises(ReproError, match="no space left"):
+        sender.submit(where="gbs=4", apart=True)
+    assert sender.slurm.calls() == [] and states(sender.rows()) == [NEVER_SUBMITTED] * 3
+
+
 @pytest.mark.fault(
     section="Submissions",
     fault="A command submits the queued attempts of another user",

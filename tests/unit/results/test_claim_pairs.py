@@ -236,11 +236,18 @@ def test_losses_that_stay_alike_because_neither_falls_are_no_evidence(tmp_path: 
     assert (found.verdict, found.because) == ("fails", said)
 
 
-def test_a_loss_of_zero_differs_from_every_other_one(tmp_path: Path, rows: Entry) -> None:
+def test_a_loss_of_zero_differs_from_every_other_one_and_the_tolerance_itself_is_allowed(
+    tmp_path: Path, rows: Entry
+) -> None:
     claim = CURVES | {"from_iteration": 2, "smoothed_over": 1}
     losses = {"case=ours": [(1, 5.0), (2, 1.0)], "case=theirs": [(1, 5.0), (2, 0.0)]}
     found = judged(tmp_path, rows, "paper", claim, {"case=theirs": 100.0, "case=ours": 130.0}, losses=losses)
     assert (found.verdict, found.because) == ("fails", "losses differ by at most inf %, at iteration 2; 5 % allowed")
+    losses = {"case=ours": [(1, 5.0), (2, 1.5)], "case=theirs": [(1, 5.0), (2, 1.0)]}
+    exactly = judged(
+        tmp_path, rows, "paper", claim | {"tolerance": 0.5}, {"case=theirs": 1.0, "case=ours": 1.0}, losses=losses
+    )
+    assert (exactly.verdict, exactly.because.partition(",")[0]) == ("holds", "losses differ by at most 50.00 %")
 
 
 def test_losses_that_are_not_there_are_not_judged(tmp_path: Path, rows: Entry) -> None:
