@@ -17,7 +17,7 @@ from orchestrator.identity import seconds_since_boot, this_machine_identity, use
 from orchestrator.launch import refresh as refreshing
 from orchestrator.launch.refresh import LOST_AFTER, is_side_job, refresh
 from orchestrator.launch.run_options import RunPlan
-from orchestrator.ledger.attempts import job_rows, may_ask, record_asked
+from orchestrator.ledger.attempts import job_history, job_rows, may_ask, record_asked
 from orchestrator.ledger.database import Ledger, now
 from orchestrator.ledger.rows import JobRow, JobSummary
 from orchestrator.ledger.runs import record_run_options
@@ -142,6 +142,8 @@ def test_root_may_conclude_and_another_user_may_not(
     for slurm.later_s in (0.0, 10 * LOST_AFTER.total_seconds()):
         refresh(ledger)
     assert only(ledger).state == LOST
+    monkeypatch.setattr("os.geteuid", lambda: 1234)
+    assert refresh(ledger).complaints == (), "it has ended, and nobody waits for it"
 
 
 @pytest.mark.fault(
@@ -520,6 +522,15 @@ def test_a_waiting_job_that_repro_cancelled_leaves_no_trace_in_slurm(ledger: Led
     record_asked(ledger, [only(ledger).attempt_id], f"{CANCELLED_BY}me")
     refresh(ledger)
     assert only(ledger).state == state
+
+
+def test_the_history_of_a_cancelled_job_has_who_asked_and_what_slurm_lists(ledger: Ledger, slurm: Slurm) -> None:
+    submitted(ledger)
+    record_asked(ledger, [only(ledger).attempt_id], f"{CANCELLED_BY}me")
+    row = listed_as(ledger, slurm, "CANCELLED")
+    (attempt,) = job_history(ledger, row.job_id)
+    assert row.reason == f"{CANCELLED_BY}me"
+    assert attempt.events[-1].detail == "PENDING -> CANCELLED: by repro cancel (via squeue)"
 
 
 def test_a_submission_that_is_found_has_its_state_in_the_same_refresh(

@@ -283,6 +283,13 @@ def test_numbers_of_the_papers_machine_are_not_judged_on_a_gpu_without_a_name(tm
     assert found == ("not judged", "none of its numbers was published for a GPU without a name")
 
 
+def test_a_number_whose_source_names_no_gpu_is_compared_with_every_gpu(tmp_path: Path) -> None:
+    entry = entry_of(tmp_path, THREE_METHODS.replace(", gpu: H800", ""))
+    for gpu in ("NVIDIA H200", None):
+        found = judged_alone(tmp_path, entry, "paper", PUBLISHED, THEIRS, metric="tokens_per_s", gpu=gpu)
+        assert found[0] == "holds"
+
+
 def test_a_published_number_of_a_case_that_runs_out_of_memory_is_not_waited_for(tmp_path: Path) -> None:
     text = THREE_METHODS.replace("expect: oom}", "expect: oom, published: {tokens_per_s: 50}}")
     how: dict[str, Any] = {"metric": "tokens_per_s", "gpu": "H800", "out_of_memory": ("case=plain",)}
