@@ -153,10 +153,9 @@ def _since_submission(observation: Observation, submitted_at: datetime | None) -
 
 def _refresh_slurm(ledger: Ledger, rows: Sequence[JobSummary], cluster: str) -> list[str]:
     complaints: list[str] = []
-    names = {None if row.slurm_cluster == cluster else row.slurm_cluster for row in rows}
-    for other in sorted(names, key=lambda name: name or ""):
-        group = [row for row in rows if other == (None if row.slurm_cluster == cluster else row.slurm_cluster)]
-        with at(other, cluster) as is_reached:
+    for name in sorted({row.slurm_cluster or cluster for row in rows}):
+        group = [row for row in rows if (row.slurm_cluster or cluster) == name]
+        with at(name, cluster) as is_reached:
             complaints += _refresh_cluster(ledger, group) if is_reached else _refresh_unreached(ledger, group, cluster)
     return list(dict.fromkeys(complaints))
 
@@ -395,11 +394,7 @@ def writes_into(record: JobRecord, folder: PurePath) -> bool:
 
 def _has_started(record: JobRecord, row: JobSummary) -> bool:
     """Return whether the job with this id started in the row's folder when Slurm started this job."""
-    try:
-        start = read_record(Path(row.folder) / "start")
-    except ReproError:
-        return False
-    started = utc(record.started_at)
+    start, started = _read(row, "start"), utc(record.started_at)
     if start is None or started is None or not start.scheduler_id == row.scheduler_id == record.job_id:
         return False
     return abs(start.at - started) <= _AFTER
@@ -491,9 +486,7 @@ def _settle_slurm(ledger: Ledger, submissions: Sequence[Sequence[AttemptRow]]) -
                 if is_reached:
                     complaints += _settle_on_cluster(ledger, same)
                     continue
-            complaints += [
-                f"a submission to Slurm cluster {cluster} was cut off; SLURM_CONF here means {here}" for _ in same
-            ]
+            complaints.append(f"a submission to Slurm cluster {cluster} was cut off; SLURM_CONF here means {here}")
     except Unreachable as error:
         complaints.append(str(error))
     return complaints

@@ -162,8 +162,9 @@ class _Sender:
     def _canary_of(self, attempts: Sequence[AttemptRow]) -> JobRow | None:
         """Return the row of the canary that these jobs wait for."""
         canary = self.run_plan.canary
-        is_awaited = canary is not None and all(attempt.job_id != canary for attempt in attempts)
-        return canary_row(self.ledger, self.run_id, canary) if canary is not None and is_awaited else None
+        if canary is None or any(attempt.job_id == canary for attempt in attempts):
+            return None
+        return canary_row(self.ledger, self.run_id, canary)
 
     def _dependencies(self, attempts: Sequence[AttemptRow]) -> list[str] | None:
         """Return the --dependency options of these jobs; None if their canary failed."""

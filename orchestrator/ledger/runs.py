@@ -86,7 +86,7 @@ def claim(
     Return False, and claim none, if another process has claimed, cancelled or (if `file` is given) rewritten one.
     """
     with ledger.writing() as session:
-        free = sa.select(sa.func.count()).where(Attempt.state == QUEUED, Attempt.phase == WAITING)
+        free = sa.select(sa.func.count()).where(Attempt.state == QUEUED)
         if file is not None:
             free = free.where(Attempt.file == file)
         count = sum(session.scalar(free.where(Attempt.id.in_(ids))) or 0 for ids in batched(attempt_ids))
@@ -236,10 +236,10 @@ def record_restart(ledger: Ledger, before: AttemptRow, started_at: datetime) -> 
         same = sa.select(Attempt.id).where(Attempt.job_id == earlier.job_id, Attempt.folder == folder)
         if session.scalar(same) is not None:
             return
-        last = session.scalar(sa.select(sa.func.max(Attempt.number)).where(Attempt.job_id == earlier.job_id))
+        last = session.scalars(sa.select(sa.func.max(Attempt.number)).where(Attempt.job_id == earlier.job_id)).one()
         attempt = Attempt(
             **{name: getattr(earlier, name) for name in _OF_SUBMISSION},
-            number=(last or 0) + 1,
+            number=last + 1,
             state="RUNNING",
             phase=RUNNING,
             folder=folder,

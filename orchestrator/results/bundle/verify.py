@@ -377,8 +377,6 @@ def _read_log(
         numbers = {"iteration": measured.iterations, "metric": measured.metrics, "row": measured.rows}
         derived.counts.update({name: len(of_attempt) for name, of_attempt in numbers.items()})
         recorded = measured if keeps_iterations else dataclasses.replace(measured, iterations=())
-        if not has_run:  # the reason is the scheduler's, and in no file
-            recorded = dataclasses.replace(recorded, verdict_reason=row.verdict_reason)
         record_measurements(derived.ledger, [recorded])
     return [*differences, *_log_differences(location, attempt, metrics, lines, measured, row.phase in OPEN)]
 

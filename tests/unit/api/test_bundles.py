@@ -396,6 +396,14 @@ DERIVED: dict[str, tuple[Change, list[str]]] = {
         [r"iteration 1: skipped is nothing in the ledger, 0 from its log"],
     ),
     "a row twice": (twice, [r"results/results\.json: other cases than its logs give"]),
+    "the programs": (
+        replace(r"bundle\.json", b'"programs": [', b'"programs": ["other",'),
+        [r"bundle\.json: programs are other, pretrain, not pretrain$"],
+    ),
+    "which attempt an iteration is of": (
+        replace(r"ledger/iterations\.jsonl", b'{"attempt_id": 6', b'{"attempt_id": 7'),
+        [r"iteration 1 is in its log and not in the ledger", r"numbers of attempts that are missing or out of order"],
+    ),
     "which attempt a number is of": (
         replace(r"ledger/metrics\.jsonl", b'{"attempt_id": 6', b'{"attempt_id": 7'),
         [r"numbers of attempts that are missing"],
@@ -479,6 +487,10 @@ def test_a_verdict_of_older_rules_is_no_difference_and_is_named(files: dict[str,
             "1 verdict changed with the rules"
         )
         assert re.fullmatch(r"claim \S+: fails -> holds", claim)
+    source = both(with_rules(1), replace(r"results/results\.json", b'"source": "', b'"source": "not '))
+    assert re.search(
+        r"claim \S+: source is not .*, and .* by its logs", differences(changed(files, tmp_path, source))[0]
+    )
     found = differences(changed(files, tmp_path, with_rules(JUDGING_RULES)))
     assert any("verdict is fails, and holds by its logs" in difference for difference in found)
 
@@ -511,12 +523,14 @@ def test_pages_of_another_version_are_not_compared(files: dict[str, bytes], tmp_
     def change(copy: dict[str, bytes]) -> None:
         FORGED["a number in the report"](copy)
         copy["bundle.json"] = re.sub(rb'"code_sha256": "[0-9a-f]+"', b'"code_sha256": "0"', copy["bundle.json"])
+        copy["bundle.json"] = re.sub(rb'"repro": "[^"]+"', b'"repro": "1.2.3.4.5.6.7.8.9.10.11"', copy["bundle.json"])
 
     verified = changed(files, tmp_path, change)
     pages = verified.checks[-1]
-    assert verified.holds and verified.proven == "numbers and claims"
+    assert verified.holds and verified.proven == "numbers and claims" and verified.made_by == "1.2.3.4.5.6.7.8.9.10"
     assert pages.what == "report.html not compared: another version of repro made the bundle"
     assert pages.unchecked == "report.html and README.txt"
+    assert changed(files, tmp_path, both(change, with_rules(1))).proven == "numbers"
 
 
 def test_a_reader_without_matplotlib_or_with_another_one_compares_all_but_the_picture(
@@ -570,6 +584,10 @@ ODD: dict[str, tuple[Change, str]] = {
             }
         ),
         r"ledger/attempts\.jsonl: '\.\./\.\./etc' is not the folder of attempt 1",
+    ),
+    "a folder beside the bundle": (
+        replace(r"ledger/attempts\.jsonl", b'"folder": "jobs/', b'"folder": "../jobs/'),
+        r"ledger/attempts\.jsonl: '\.\./jobs/.*' is not the folder of attempt 1",
     ),
     "no YAML": (
         replace(r"experiment/sc21/figure-13\.yaml", b"figure:", b"figure: ["),

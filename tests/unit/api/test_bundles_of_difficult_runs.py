@@ -10,6 +10,7 @@ import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
@@ -18,7 +19,8 @@ import zstandard
 from orchestrator import api
 from orchestrator.ledger.attempts import job_rows
 from orchestrator.ledger.database import Ledger
-from orchestrator.ledger.tables import Attempt, Event, Job, Run
+from orchestrator.ledger.tables import Attempt, Event, Job, Run, field_values
+from orchestrator.reading.collect import measure
 from tests.recorded_jobs import SimulatedSlurm, log_text, new_ledger
 from tests.stand_in_site import Site
 from tests.unit.api.bundle_files import content, packed
@@ -212,6 +214,38 @@ def test_open_attempts_and_attempts_that_never_ran_are_in_the_bundle(
     assert verified.holds and any("; 1 never ran; 2 not judged yet" in check.what for check in verified.checks)
     assert any(api.NOTHING_VERIFIED in check.notes for check in verified.checks)
     assert not {row.verdict for row in job_rows(simulated.ledger) if row.job_id in ("a-id", "d-id")} - {None}
+
+
+@pytest.mark.parametrize(
+    ("verdict", "iteration", "expected"),
+    [
+        (None, {}, None),
+        (None, {"used": True}, None),  # the next line of the log shows it
+        ("verified", {}, "verdict is verified in the ledger, nothing from its log"),
+        (None, {"elapsed_ms": 1.0}, r"iteration 2: elapsed_ms is 1\.0 in the ledger, 60000\.0 from its log"),
+        (None, {"iteration": 9}, "iteration 9 is in the ledger and not in its log"),
+    ],
+)
+def test_a_forged_row_of_an_open_attempt_does_not_verify(
+    project: Project,
+    simulated: SimulatedSlurm,
+    tmp_path: Path,
+    verdict: str | None,
+    iteration: dict[str, Any],
+    expected: str | None,
+) -> None:
+    """The bundle has the second of three iterations in its rows: the log has grown since."""
+    simulated.submit("a")
+    simulated.start("a-id", log_text(3))
+    file = bundled(project, tmp_path / "a.tar.zst").file
+    files = content(file)
+    row = json.loads(files["ledger/attempts.jsonl"]) | {"verdict": verdict}
+    second = field_values(measure(simulated.row("a-id")).iterations[1]) | {"used": False, **iteration}
+    files["ledger/attempts.jsonl"] = json.dumps(row).encode() + b"\n"
+    files["ledger/iterations.jsonl"] = json.dumps({"attempt_id": row["id"], **second}).encode() + b"\n"
+    numbers = api.verify_bundle(packed(files, file, with_sums=True)).checks[1]
+    assert numbers.name == "numbers" and len(numbers.differences) == (0 if expected is None else 1)
+    assert expected is None or re.search(rf"jobs/a-id-1-a-id/attempt-1 .*: {expected}$", numbers.differences[0])
 
 
 @pytest.mark.fault(

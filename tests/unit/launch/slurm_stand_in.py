@@ -34,7 +34,7 @@ take() {
   id=$(($(<"$here/first") + $(wc -l <"$here/queue")))
   echo "$id $comment ${list%%%*}" >>"$here/queue"
   echo $(($(<"$here/room") - jobs)) >"$here/room"
-  [ $# -gt 0 ] || echo $id
+  [ $# -gt 0 ] || echo "$id$(<"$here/accepting")"
 }
 fail() {
   echo "sbatch: error: Batch job submission failed: $1" >&2
@@ -79,11 +79,14 @@ done <"$here/queue"
 )
 
 _SCONTROL = """#!/bin/bash
+cluster=tests
+[[ $1 != --clusters=* ]] || cluster=${1#*=}
+[ "$cluster" != unknown ] || cluster=tests
 case $* in
   *config*)
     echo 'MaxArraySize            = 1001'
     echo 'AccountingStoreFlags    = job_comment'
-    echo 'ClusterName             = tests'
+    echo "ClusterName             = $cluster"
     echo 'SlurmctldHost[0]        = c1(127.0.0.1)'
     echo 'SlurmctldPort           = 6817' ;;
   *'show node'*) cat "$(dirname "$0")/nodes" ;;
@@ -122,7 +125,7 @@ class Slurm:
         for name, text in programs.items():
             (folder / name).write_text(text)
             (folder / name).chmod(0o755)
-        for name in ("calls", "queue", "next", "answers", "nodes"):
+        for name in ("calls", "queue", "next", "answers", "nodes", "accepting"):
             (folder / name).touch()
         monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
         slurm = cls(folder)
@@ -133,6 +136,10 @@ class Slurm:
     def counts_from(self, job_id: int) -> None:
         """The first job gets this id."""
         (self.folder / "first").write_text(f"{job_id}\n")
+
+    def accepts_on(self, cluster: str) -> None:
+        """sbatch prints the name of this cluster with each id. No Slurm answers for the name `unknown`."""
+        (self.folder / "accepting").write_text(f";{cluster}")
 
     def has_room_for(self, jobs: int) -> None:
         (self.folder / "room").write_text(f"{jobs}\n")

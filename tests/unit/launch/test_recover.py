@@ -462,7 +462,7 @@ def test_a_submission_from_another_login_node_is_given_time_whatever_its_clock_s
     asked = slurm_answers(monkeypatch)
     refresh(ledger)
     assert asked == []
-    later = seconds_since_boot() + settling.GRACE.total_seconds()
+    later = seconds_since_boot() + timedelta(minutes=5).total_seconds()
     monkeypatch.setattr(settling, "seconds_since_boot", lambda: later)
     refresh(ledger)
     assert asked == [["repro:feed"]]
@@ -535,7 +535,7 @@ def test_where_comments_are_not_kept_and_no_job_left_a_record_the_submission_is_
     slurm_answers(monkeypatch, complaint=NO_COMMENTS)
     assert any("not known yet" in complaint for complaint in refresh(ledger).complaints)
     assert {row.phase for row in job_rows(ledger)} == {SUBMITTING}
-    later = seconds_since_boot() + settling.GRACE.total_seconds()
+    later = seconds_since_boot() + timedelta(minutes=5).total_seconds()
     monkeypatch.setattr(settling, "seconds_since_boot", lambda: later)
     refresh(ledger)
     assert {row.state for row in job_rows(ledger)} == {QUEUED}
@@ -547,7 +547,7 @@ def test_without_a_complete_list_of_the_queue_no_submission_is_given_up(
     slurm_submission(ledger)
     slurm_answers(monkeypatch, complaint="squeue: Something new", lists_queue=False)
     refresh(ledger)
-    later = seconds_since_boot() + settling.GRACE.total_seconds()
+    later = seconds_since_boot() + timedelta(minutes=5).total_seconds()
     monkeypatch.setattr(settling, "seconds_since_boot", lambda: later)
     assert any("not known yet" in complaint for complaint in refresh(ledger).complaints)
     assert {row.phase for row in job_rows(ledger)} == {SUBMITTING}

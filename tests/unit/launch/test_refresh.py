@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable, Collection
 from dataclasses import replace
 from datetime import timedelta, timezone
 from pathlib import Path
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
 
+from orchestrator.errors import Unreachable
 from orchestrator.identity import seconds_since_boot, this_machine_identity, user_name
 from orchestrator.launch import refresh as refreshing
 from orchestrator.launch.refresh import LOST_AFTER, is_side_job, refresh
 from orchestrator.launch.run_options import RunPlan
-from orchestrator.ledger.attempts import job_rows, may_ask
+from orchestrator.ledger.attempts import job_history, job_rows, may_ask, record_asked
 from orchestrator.ledger.database import Ledger, now
 from orchestrator.ledger.rows import JobRow, JobSummary
 from orchestrator.ledger.runs import record_run_options, record_submission
-from orchestrator.ledger.tables import ENDED, FAILED, LOST, RUNNING, WAITING, Attempt
+from orchestrator.ledger.tables import CANCELLED_BY, ENDED, FAILED, LOST, RUNNING, WAITING, Attempt
+from orchestrator.reading.failure import PREEMPTED_IN_GRACE
 from orchestrator.slurm.command import QueryAnswer
 from orchestrator.slurm.notation import JobRecord, Source, parse_queue
 from tests.recorded_jobs import new_ledger, new_run, record_jobs
@@ -81,7 +85,7 @@ def submitted(
     name: str = "a",
     job_id: str = "17",
     user: str | None = None,
-    cluster: str = CLUSTER,
+    cluster: str | None = CLUSTER,
     folder: str = "",
 ) -> None:
     """A job that Slurm took under the token of its name."""
@@ -98,11 +102,24 @@ def only(ledger: Ledger) -> JobRow:
     return row
 
 
+def change(ledger: Ledger, **columns: Any) -> None:
+    with ledger.writing() as session:
+        session.execute(sa.update(Attempt).values(**columns))
+
+
+def listed_as(ledger: Ledger, slurm: Slurm, state: str, **values: Any) -> JobRow:
+    """Refresh while Slurm lists job 17 with these values."""
+    slurm.lists(("17", "token-a"), state=state)
+    slurm.records = [replace(record, **values) for record in slurm.records]
+    refresh(ledger)
+    return only(ledger)
+
+
 def test_a_job_that_no_source_lists_for_long_is_lost(ledger: Ledger, slurm: Slurm) -> None:
     submitted(ledger)
     refresh(ledger)
     assert only(ledger).state == "PENDING"
-    slurm.later_s = LOST_AFTER.total_seconds()
+    slurm.later_s = timedelta(minutes=5).total_seconds()
     refresh(ledger)
     assert only(ledger).state == LOST
 
@@ -124,6 +141,8 @@ def test_root_may_conclude_and_another_user_may_not(
     for slurm.later_s in (0.0, 10 * LOST_AFTER.total_seconds()):
         refresh(ledger)
     assert only(ledger).state == LOST
+    monkeypatch.setattr("os.geteuid", lambda: 1234)
+    assert refresh(ledger).complaints == (), "it has ended, and nobody waits for it"
 
 
 @pytest.mark.fault(
@@ -137,6 +156,47 @@ def test_a_job_of_another_cluster_is_not_asked_for_and_never_lost(ledger: Ledger
         (complaint,) = refresh(ledger).complaints
         assert "tests@c2:6817" in complaint and "set SLURM_CONF" in complaint
     assert slurm.asked == [] and only(ledger).state == "PENDING"
+    change(ledger, state=LOST, phase=ENDED, ended_at=now())
+    assert refresh(ledger).complaints == ()
+
+
+@pytest.mark.fault(
+    section="Job states",
+    fault="A script that a user submitted on another login node left the queue",
+    promise="It is not `LOST` here: its cluster is not recorded, and may be another one.",
+)
+def test_a_job_of_an_unknown_cluster_is_lost_only_on_the_host_that_submitted_it(ledger: Ledger, slurm: Slurm) -> None:
+    submitted(ledger, cluster=None)
+    for host, state in (("elsewhere", "PENDING"), (socket.gethostname(), LOST)):
+        change(ledger, host=host)
+        for _ in range(2):
+            slurm.later_s += LOST_AFTER.total_seconds()
+            refresh(ledger)
+        assert only(ledger).state == state
+
+
+@pytest.mark.parametrize("source", ["cluster_identity", "query_jobs"])
+def test_a_cluster_that_does_not_answer_changes_no_state(
+    ledger: Ledger, slurm: Slurm, monkeypatch: pytest.MonkeyPatch, source: str
+) -> None:
+    def away(*_: object) -> None:
+        raise Unreachable("squeue: no answer")
+
+    submitted(ledger)
+    slurm.later_s = LOST_AFTER.total_seconds()
+    monkeypatch.setattr(refreshing, source, away)
+    for _ in range(2):
+        assert refresh(ledger).complaints == ("squeue: no answer",)
+    assert (only(ledger).state, slurm.asked) == ("PENDING", [])
+
+
+def test_a_second_refresh_within_the_interval_asks_nothing_and_has_the_complaints_of_the_first(
+    ledger: Ledger, slurm: Slurm
+) -> None:
+    submitted(ledger)
+    slurm.complaints = ("squeue: its answer is no list of jobs",)
+    first = refresh(ledger)
+    assert refresh(ledger, 3600.0) == first and len(slurm.asked) == 1
 
 
 @pytest.mark.usefixtures("slurm")
@@ -164,8 +224,8 @@ def test_a_source_that_could_not_be_asked_calls_nothing_lost(ledger: Ledger, slu
     fault="Slurm lists a job with the id, user, name and time of ours, and with another comment and output file",
     promise="The job is not `LOST`. A message names its id.",
 )
-def test_a_job_that_may_be_ours_is_not_lost(ledger: Ledger, slurm: Slurm) -> None:
-    submitted(ledger)
+def test_a_job_that_may_be_ours_is_not_lost(ledger: Ledger, slurm: Slurm, tmp_path: Path) -> None:
+    submitted(ledger, folder=str(tmp_path))
     row = only(ledger)
     slurm.lists(("17", "x"))
     name, at = f"figure-{Path(row.folder).name}", row.created_at.replace(tzinfo=timezone.utc)
@@ -177,6 +237,11 @@ def test_a_job_that_may_be_ours_is_not_lost(ledger: Ledger, slurm: Slurm) -> Non
         (complaint,) = refresh(ledger).complaints
         assert complaint.startswith("job 17: ")
     assert (only(ledger).state, only(ledger).unseen_since) == ("PENDING", None)
+    change(ledger, state=LOST, phase=ENDED, ended_at=now())
+    assert refresh(ledger).complaints == () and only(ledger).state == LOST
+    change(ledger, state="PENDING", phase=WAITING, ended_at=None)
+    (tmp_path / "end").write_text("exit_code=0\nat=2026-01-01T00:00:00Z\nhost=n1\nscheduler_id=17\npid=1\n")
+    assert refresh(ledger).complaints == () and only(ledger).state == "COMPLETED"
 
 
 def test_a_refresh_compares_no_job_with_each_other_one(
@@ -321,10 +386,15 @@ def test_a_look_of_a_clock_that_is_ahead_does_not_keep_others_from_looking(
     assert not may_ask(ledger, "slurm", 15.0)[0]
 
 
-def test_a_job_behind_a_failed_canary_names_the_canary(ledger: Ledger, slurm: Slurm) -> None:
+@pytest.mark.parametrize(
+    ("warm_ups", "first"), [({}, "the canary (a)"), ({"16": ("b-id",)}, "a job that it waits for")]
+)
+def test_a_job_behind_a_failed_canary_names_the_canary(
+    ledger: Ledger, slurm: Slurm, warm_ups: dict[str, tuple[str, ...]], first: str
+) -> None:
     run = replace(new_run(), user=user_name())
     record_jobs(ledger, "a", "b", token="token", run=run, scheduler="slurm")
-    record_run_options(ledger, run.id, RunPlan(canary="a-id").as_json())
+    record_run_options(ledger, run.id, RunPlan(canary="a-id", warm_ups=warm_ups).as_json())
     record_submission(ledger, "token", "17")
     with ledger.writing() as session:
         session.execute(sa.update(Attempt).values(slurm_cluster=CLUSTER))
@@ -332,7 +402,7 @@ def test_a_job_behind_a_failed_canary_names_the_canary(ledger: Ledger, slurm: Sl
     slurm.records = [replace(record, reason="DependencyNeverSatisfied") for record in slurm.records]
     refresh(ledger)
     [row] = [row for row in job_rows(ledger) if row.job_id == "b-id"]
-    assert row.reason == "the canary (a) failed (DependencyNeverSatisfied)"
+    assert row.reason == f"{first} failed (DependencyNeverSatisfied)"
 
 
 def array_of_two(ledger: Ledger, tmp_path: Path) -> Path:
@@ -388,17 +458,90 @@ def test_an_element_that_may_have_started_or_whose_array_has_ended_was_not_cance
     assert element_b(ledger).state == ("PENDING" if trace == "complaint" else LOST)
 
 
+@pytest.mark.parametrize(("earlier_s", "is_kept"), [(0.5, False), (1.0, True), (-0.5, True)])
 def test_a_job_that_starts_in_the_second_of_its_submission_waited_for_no_negative_time(
-    ledger: Ledger, slurm: Slurm
+    ledger: Ledger, slurm: Slurm, earlier_s: float, is_kept: bool
 ) -> None:
     submitted(ledger)
     at = only(ledger).submitted_at
     assert at is not None
-    slurm.lists(("17", "token-a"))
-    whole = at.replace(microsecond=0)
-    slurm.records = [replace(record, started_at=whole.replace(tzinfo=timezone.utc)) for record in slurm.records]
+    seen = at - timedelta(seconds=earlier_s)
+    listed = seen.replace(tzinfo=timezone.utc)
+    row = listed_as(ledger, slurm, "COMPLETED", started_at=listed, ended_at=listed)
+    assert (row.started_at, row.ended_at) == ((seen, seen) if is_kept else (at, at))
+
+
+@pytest.mark.fault(
+    section="Job states",
+    fault="A job with `requeue: true` loses its node, or is preempted",
+    promise="It waits for 5 minutes, in which Slurm may requeue it. Then it has ended.",
+)
+@pytest.mark.parametrize(
+    ("state", "minutes_ago", "is_requeued", "phase"),
+    [
+        *(("NODE_FAIL", 1, True, WAITING), ("NODE_FAIL", 6, True, ENDED), ("NODE_FAIL", 1, False, ENDED)),
+        *(("PREEMPTED", None, True, WAITING), ("FAILED", 1, True, ENDED), ("SOMETHING_NEW", 1, True, RUNNING)),
+    ],
+)
+def test_a_job_that_slurm_may_requeue_has_not_ended(
+    ledger: Ledger, slurm: Slurm, state: str, minutes_ago: int | None, is_requeued: bool, phase: str
+) -> None:
+    submitted(ledger)
+    change(ledger, is_requeued=is_requeued)
+    at = None if minutes_ago is None else now() - timedelta(minutes=minutes_ago)
+    row = listed_as(ledger, slurm, state, ended_at=at and at.replace(tzinfo=timezone.utc))
+    assert (row.state, row.phase, row.ended_at) == (state, phase, at if phase == ENDED else None)
+
+
+@pytest.mark.parametrize(
+    ("state", "values", "reason"),
+    [
+        ("PENDING", {"reason": "Priority"}, "Priority"),
+        ("PENDING", {"reason": "None"}, None),
+        ("CANCELLED", {}, "not by repro"),
+        ("CANCELLED", {"reason": "Priority", "cancelled_by": user_name()}, "not by repro"),
+        ("CANCELLED", {"cancelled_by": "bob"}, "by bob, not by repro"),
+        ("CANCELLED", {"reason": "Dependency"}, "a job that it waits for failed (Dependency)"),
+        ("FAILED", {"preempted_at": now()}, PREEMPTED_IN_GRACE),
+        ("COMPLETED", {"preempted_at": now()}, None),
+    ],
+)
+def test_the_reason_of_an_end_names_who_ended_the_job(
+    ledger: Ledger, slurm: Slurm, state: str, values: dict[str, Any], reason: str | None
+) -> None:
+    submitted(ledger)
+    assert listed_as(ledger, slurm, state, **values).reason == reason
+
+
+@pytest.mark.usefixtures("slurm")
+@pytest.mark.parametrize(("phase", "state"), [(WAITING, "CANCELLED"), (RUNNING, "RUNNING")])
+def test_a_waiting_job_that_repro_cancelled_leaves_no_trace_in_slurm(ledger: Ledger, phase: str, state: str) -> None:
+    submitted(ledger)
+    change(ledger, phase=phase, state="RUNNING" if phase == RUNNING else "PENDING")
+    record_asked(ledger, [only(ledger).attempt_id], f"{CANCELLED_BY}me")
     refresh(ledger)
-    assert only(ledger).started_at == at
+    assert only(ledger).state == state
+
+
+def test_the_history_of_a_cancelled_job_has_who_asked_and_what_slurm_lists(ledger: Ledger, slurm: Slurm) -> None:
+    submitted(ledger)
+    record_asked(ledger, [only(ledger).attempt_id], f"{CANCELLED_BY}me")
+    row = listed_as(ledger, slurm, "CANCELLED")
+    (attempt,) = job_history(ledger, row.job_id)
+    assert row.reason == f"{CANCELLED_BY}me"
+    assert attempt.events[-1].detail == "PENDING -> CANCELLED: by repro cancel (via squeue)"
+
+
+def test_a_submission_that_is_found_has_its_state_in_the_same_refresh(
+    ledger: Ledger, slurm: Slurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = replace(new_run(host=socket.gethostname(), pid=2**22 + 1), user=user_name())
+    record_jobs(ledger, "a", token="token-a", run=run, scheduler="slurm", array=False)
+    slurm.lists(("17", "token-a"))
+    answer = QueryAnswer({record.job_id: record for record in slurm.records})
+    monkeypatch.setattr(refreshing, "find_by_comments", lambda _: answer)
+    refresh(ledger)
+    assert (only(ledger).scheduler_id, only(ledger).state) == ("17", "RUNNING")
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -109,6 +110,37 @@ def test_a_start_record_of_an_earlier_job_does_not_prove_a_job_that_has_its_id_n
     started = datetime(2026, 1, 2, tzinfo=timezone.utc)
     job = record(row, output="/home/ann/slurm-17.out", started_at=started, submitted_at=started)
     assert is_job_of(job, row) is False and not is_proven(job, row)
+
+
+@pytest.mark.parametrize(
+    ("job_id", "seconds", "is_proven_by_start"),
+    [("17", 0, True), ("17", 600, True), ("17", -600, True), ("17", 601, False), ("17", -601, False), ("18", 0, False)],
+)
+def test_a_start_record_proves_the_job_that_slurm_started_within_10_minutes_of_it(
+    row: JobRow, job_id: str, seconds: int, is_proven_by_start: bool
+) -> None:
+    at = datetime(2026, 1, 1, tzinfo=timezone.utc)
+    start = Path(row.folder) / "start"
+    start.write_text(f"exit_code=0\nat={at:%Y-%m-%dT%H:%M:%SZ}\nhost=n1\nscheduler_id={job_id}\npid=1\n")
+    job = record(row, output="/home/ann/other.txt", started_at=at + timedelta(seconds=seconds))
+    assert is_proven(job, row) is is_proven_by_start
+    assert not is_proven(replace(job, started_at=None), row)
+    start.unlink()
+    os.mkfifo(start)
+    assert not is_proven(job, row), "a record that cannot be read"
+
+
+@pytest.mark.parametrize(("seconds", "expected"), [(-301, False), (-300, True), (600, True), (601, False)])
+def test_a_job_of_ours_was_submitted_from_5_minutes_before_its_record_to_10_minutes_after(
+    row: JobRow, seconds: int, expected: bool
+) -> None:
+    row = replace(row, submitted_at=row.created_at)
+    for name in ("figure-13-pp1-gbs4", f"figure-13-{row.scale}"):
+        job = record(row, output="", name=name, submitted_at=utc(row.created_at) + timedelta(seconds=seconds))
+        assert is_job_of(job, row) is expected
+    assert is_job_of(replace(job, source="sacct", name=""), row) is expected
+    assert is_job_of(replace(job, submitted_at=None), row) is False
+    assert is_job_of(replace(job, source="sacct", submitted_at=None), row) is True
 
 
 def test_a_job_with_the_user_time_and_name_of_ours_and_another_output_is_not_decided(row: JobRow) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
@@ -10,7 +12,14 @@ import sqlalchemy as sa
 from orchestrator.launch.refresh import refresh
 from orchestrator.ledger.attempts import anything_to_refresh, job_rows
 from orchestrator.ledger.database import Ledger, now
-from orchestrator.ledger.runs import BY_SLURM, first_folder, next_folder, record_submission
+from orchestrator.ledger.runs import (
+    BY_SLURM,
+    first_folder,
+    may_start_again,
+    next_folder,
+    record_restart,
+    record_submission,
+)
 from orchestrator.ledger.tables import ENDED, RUNNING, VERIFIED, Attempt
 from tests.recorded_jobs import new_ledger, record_jobs
 
@@ -70,6 +79,30 @@ def test_a_job_that_lost_its_node_before_its_end_stays_one_attempt(ledger: Ledge
     write_records(tmp_path / "runs/r/job.run2", "start")
     refresh(ledger)
     assert len(attempts(ledger)) == 1
+
+
+def test_two_terminals_that_see_a_run_record_one_attempt(ledger: Ledger) -> None:
+    (row,) = may_start_again(ledger)
+    for _ in range(2):
+        record_restart(ledger, row, now())
+    assert [(attempt.number, attempt.phase) for attempt in attempts(ledger)] == [(1, ENDED), (2, RUNNING)]
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {"is_requeued": False},
+        {"scheduler": "local"},
+        {"scheduler_id": None},
+        {"ended_at": now() - timedelta(days=31)},
+    ],
+    ids=lambda columns: next(iter(columns)),
+)
+def test_a_job_that_slurm_does_not_start_again_is_not_looked_for(ledger: Ledger, columns: dict[str, Any]) -> None:
+    assert len(may_start_again(ledger)) == 1
+    with ledger.writing() as session:
+        session.execute(sa.update(Attempt).values(**columns))
+    assert may_start_again(ledger) == []
 
 
 def test_runs_are_counted_in_the_names_of_their_folders() -> None:

@@ -23,7 +23,7 @@ from orchestrator.launch.run_options import (
     RunOptions,
     RunPlan,
 )
-from orchestrator.launch.sbatch import Callbacks, Sent, send
+from orchestrator.launch.sbatch import PAUSES_S, Callbacks, Sent, send
 from orchestrator.launch.submit import Submitted, submit
 from orchestrator.ledger.attempts import job_rows
 from orchestrator.ledger.database import Ledger, now
@@ -118,6 +118,24 @@ def test_jobs_that_ask_for_different_things_are_submitted_one_by_one_without_an_
     assert done.sent.ids == ["100", "101", "102"] and sender.slurm.options() == ["", "", ""]
     assert [row.scheduler_id for row in sender.rows()] == ["100", "101", "102"]
     assert len(set(sender.slurm.comments())) == 3
+
+
+@pytest.mark.parametrize(
+    ("accepting", "expected"),
+    [("Tests", "tests@c1:6817"), ("other", "other@c1:6817"), ("unknown", "unknown@")],
+)
+def test_a_job_belongs_to_the_cluster_that_accepted_it(sender: Sender, accepting: str, expected: str) -> None:
+    assert sender.submit(where="pp=1,gbs=4").sent.ids == ["100"]
+    sender.slurm.accepts_on(accepting)
+    assert sender.submit(where="pp=2,gbs=4").sent.ids == ["101"]
+    assert [row.slurm_cluster for row in sender.rows()] == ["tests@c1:6817", expected]
+
+
+def test_the_cluster_that_a_script_names_is_asked(sender: Sender) -> None:
+    options = '"0:10:00", sbatch: [--cluster=first, --clusters=other]'
+    (sender.site.folder / "clusters" / "there.yaml").write_text(PROFILE.replace('"0:10:00"', options))
+    sender.submit(where="pp=1,gbs=4")
+    assert [row.slurm_cluster for row in sender.rows()] == ["other@c1:6817"]
 
 
 def test_jobs_behind_a_canary_check_the_records_of_the_smallest_job(sender: Sender) -> None:
@@ -273,6 +291,18 @@ def test_a_restarted_controller_is_asked_twice_before_a_repetition(
 
 @pytest.mark.fault(
     section="Submissions",
+    fault="A restarted controller accepts the repetition, and does not answer afterwards",
+    promise="The accepted job is recorded.",
+)
+def test_a_repetition_that_was_accepted_by_a_controller_that_is_away_again_is_recorded(sender: Sender) -> None:
+    sender.slurm.then("away")
+    sender.slurm.then_lists("empty", "empty", "silent")
+    assert sender.submit().sent.ids == ["100"]
+    assert len(sender.slurm.calls()) == 2 and states(sender.rows()) == ["PENDING"] * 6
+
+
+@pytest.mark.fault(
+    section="Submissions",
     fault="The controller stays unreachable",
     promise="The command ends with exit code 3 after 120 s. The next command recovers the last submission.",
 )
@@ -281,7 +311,7 @@ def test_patience_ends_and_what_was_asked_last_is_left_to_the_next_command(sende
     (sender.slurm.folder / "silent").touch()
     with pytest.raises(Unreachable) as caught:
         sender.submit(where="gbs=4", apart=True)
-    assert caught.value.exit_code == 3 and len(sender.slurm.calls()) == 1
+    assert caught.value.exit_code == 3 and len(sender.slurm.calls()) == 1 and sum(PAUSES_S) == 120
     assert states(sender.rows()) == ["SUBMITTING", QUEUED, QUEUED]
     assert len(sender.said) == 2
 
@@ -297,10 +327,12 @@ def test_ctrl_c_while_a_slow_scheduler_is_waited_for_does_not_wait_for_it(
     monkeypatch.setattr(sbatch, "PAUSES_S", (600.0,))
     sender.slurm.has_room_for(0)
     run_id = sender.submit(where="gbs=4", apart=True).run_id
-    sender.slurm.then("away")
+    sender.slurm.has_room_for(10)
+    sender.slurm.then("late")
     answers = iter([False, True])
     with pytest.raises(Unreachable):
         send(sender.ledger, run_id, Callbacks(sender.said.append, lambda: next(answers)))
+    assert states(sender.rows()) == ["SUBMITTING", QUEUED, QUEUED], "the queue, which has the job, was not asked"
 
 
 @pytest.mark.fault(
@@ -356,6 +388,18 @@ def test_a_file_that_cannot_be_read_refuses_no_submission(sender: Sender, monkey
     with pytest.raises(Unreadable):
         sender.submit(where="gbs=4", apart=True)
     assert states(sender.rows()) == ["SUBMITTING", QUEUED, QUEUED]
+
+
+def test_a_submission_whose_record_cannot_be_written_is_not_made(
+    sender: Sender, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise ReproError(Problem("no space left on the device", "runs:"))
+
+    monkeypatch.setattr(sbatch, "write_sent", full)
+    with pytest.raises(ReproError, match="no space left"):
+        sender.submit(where="gbs=4", apart=True)
+    assert sender.slurm.calls() == [] and states(sender.rows()) == [NEVER_SUBMITTED] * 3
 
 
 @pytest.mark.fault(
@@ -433,7 +477,7 @@ def test_a_sender_leaves_its_host_and_process_with_what_it_claims(sender: Sender
 
 
 def test_jobs_begin_after_those_that_were_named(sender: Sender) -> None:
-    sender.submit(RunOptions(after=("55", "56_3")))
+    sender.submit(RunOptions(after=("55", "56_3", "55")))
     assert sender.slurm.options() == ["--array=0-5%4 --dependency=afterany:55,afterany:56_3"]
 
 
@@ -494,6 +538,15 @@ def test_once_the_canary_has_failed_the_others_are_never_submitted(sender: Sende
         assert row.verdict_reason == "its canary failed"
 
 
+def test_once_the_canary_was_cancelled_in_the_queue_the_others_are_never_submitted(sender: Sender) -> None:
+    sender.slurm.has_room_for(0)
+    run_id = sender.submit(RunOptions(canary=True)).run_id
+    sender.slurm.has_room_for(100)
+    record_never_submitted(sender.ledger, [sender.rows()[0].attempt_id], "cancelled in its turn", "cancelled")
+    assert sender.send(run_id) == Sent() and states(sender.rows()) == [NEVER_SUBMITTED] * 6
+    assert {row.failure for row in sender.rows()[1:]} == {"stopped"}
+
+
 def test_a_canary_that_has_ended_and_was_not_judged_yet_has_not_failed(sender: Sender) -> None:
     """Another terminal has seen its end, and reads its log a moment later."""
     run_id, canary = canary_in_the_queue(sender)
@@ -519,6 +572,7 @@ def test_a_submission_that_was_given_up_while_it_was_made_is_cancelled(
     monkeypatch.setattr(sbatch, "record_submission", given_up)
     done = sender.submit(RunOptions())
     assert sender.slurm.cancelled() == ["100"] and done.sent.jobs == 0
+    assert sender.said == ["job 100 was cancelled: another host gave up its submission and made it again"]
     assert {row.state for row in sender.rows()} == {QUEUED}
 
 

@@ -19,7 +19,14 @@ from orchestrator.ledger.measurements import (
     record_measurements,
 )
 from orchestrator.ledger.rows import Observation
-from orchestrator.ledger.runs import NewAttempt, interrupted_submissions, record_never_submitted, record_submission
+from orchestrator.ledger.runs import (
+    NewAttempt,
+    interrupted_submissions,
+    record_never_submitted,
+    record_queued_again,
+    record_submission,
+    under_way_of,
+)
 from orchestrator.ledger.tables import (
     ENDED,
     FAILED,
@@ -146,9 +153,32 @@ def test_a_submission_found_by_a_second_terminal_does_not_reopen_what_has_ended(
     record_jobs(ledger, "a")
     record_submission(ledger, "token", "17")
     finish(ledger, VERIFIED)
-    record_submission(ledger, "token", "17")
+    assert record_submission(ledger, "token", "18") and not record_submission(ledger, "given up", "18")
     row = job_rows(ledger)[0]
-    assert (row.state, row.phase, row.verdict) == ("COMPLETED", ENDED, VERIFIED)
+    assert (row.state, row.phase, row.verdict, row.scheduler_id) == ("COMPLETED", ENDED, VERIFIED, "17_0")
+
+
+def test_a_submission_that_a_second_terminal_found_is_not_queued_again(ledger: Ledger) -> None:
+    record_jobs(ledger, "a")
+    record_submission(ledger, "token", "17")
+    record_queued_again(ledger, "token", "not found")
+    row = job_rows(ledger)[0]
+    assert (row.state, row.phase, row.token, row.reason) == ("PENDING", WAITING, "token", None)
+
+
+def test_an_open_submission_is_one_id_whatever_its_number_of_attempts(ledger: Ledger) -> None:
+    run = new_run()
+    record_jobs(ledger, "a", "b", run=run)
+    record_submission(ledger, "token", "17")
+    record_jobs(ledger, "c", run=new_run(), token="of another run")
+    record_submission(ledger, "of another run", "18")
+    record_jobs(ledger, "d", run=new_run(), token="without an id")
+    with ledger.writing() as session:
+        session.execute(sa.update(Attempt).where(Attempt.scheduler_id == "17_1").values(file="array.sh"))
+    assert under_way_of(ledger, run.id) == under_way_of(ledger, run.id, "array.sh") == ["17"]
+    record_observations(ledger, {2: DONE}, [2])
+    assert (under_way_of(ledger, run.id), under_way_of(ledger, run.id, "array.sh")) == (["17"], [])
+    assert under_way_of(ledger, job_rows(ledger)[-1].run_id) == []
 
 
 def test_a_refusal_has_its_reason_and_says_nothing_of_jobs_that_were_taken(ledger: Ledger) -> None:
@@ -172,9 +202,16 @@ def test_a_refusal_has_its_reason_and_says_nothing_of_jobs_that_were_taken(ledge
 def test_a_submission_given_up_too_early_is_taken_back_by_the_one_who_made_it(ledger: Ledger) -> None:
     record_jobs(ledger, "a")
     record_never_submitted(ledger, [job_rows(ledger)[0].attempt_id], "not found", "lost")
-    record_submission(ledger, "token", "17")
+    assert record_submission(ledger, "token", "17", "tests@c1:6817")
     row = job_rows(ledger)[0]
     assert (row.scheduler_id, row.phase, row.verdict, row.ended_at) == ("17_0", WAITING, None, None)
+    assert (row.state, row.slurm_cluster, row.reason, row.verdict_reason, row.failure) == (
+        "PENDING",
+        "tests@c1:6817",
+        None,
+        None,
+        None,
+    )
 
 
 @pytest.mark.fault(

@@ -70,10 +70,30 @@ def rows(tmp_path: Path) -> Entry:
         ("each", {"at_least": 1.2}, "holds", "1.250 at pp=1 to 2.000 at pp=4; at least 1.200"),
         ("each", {"at_least": 1.3}, "fails", "1.250 at pp=1 to 2.000 at pp=4; at least 1.300"),
         ("each", {"at_most": 1.9}, "fails", "1.250 at pp=1 to 2.000 at pp=4; at most 1.900"),
+        (
+            "each",
+            {"at_most": 1.92, "tolerance": 0.05},
+            "holds",
+            "1.250 at pp=1 to 2.000 at pp=4; at most 2.016",
+        ),
         ("largest", {"at_least": 1.9}, "holds", "2.000 at pp=4, the largest of 3; at least 1.900"),
         ("largest", {"at_most": 1.9}, "fails", "2.000 at pp=4, the largest of 3; at most 1.900"),
         ("smallest", {"at_least": 1.3}, "fails", "1.250 at pp=1, the smallest of 3; at least 1.300"),
         ("smallest", {"at_least": 1.3, "tolerance": 0.05}, "holds", "1.250 at pp=1, the smallest of 3; at least 1.235"),
+        ("smallest", {"at_most": 1.3}, "holds", "1.250 at pp=1, the smallest of 3; at most 1.300"),
+        ("smallest", {"at_most": 1.2}, "fails", "1.250 at pp=1, the smallest of 3; at most 1.200"),
+        (
+            "largest",
+            {"at_least": 1.9, "at_most": 1.95},
+            "fails",
+            "2.000 at pp=4, the largest of 3; at least 1.900 and at most 1.950",
+        ),
+        (
+            "smallest",
+            {"at_least": 1.1, "at_most": 1.2},
+            "fails",
+            "1.250 at pp=1, the smallest of 3; at least 1.100 and at most 1.200",
+        ),
         ("best", {"at_least": 1.2, "at_most": 1.3}, "holds", "1.250 best to best; at least 1.200 and at most 1.300"),
     ],
 )
@@ -82,6 +102,13 @@ def test_the_ratio_that_counts_is_the_one_that_the_claim_picks(
 ) -> None:
     found = judged(tmp_path, figure_13(), "cpu", BATCHES | {"pick": pick} | asked, at_batch_4(80, 60, 50))
     assert (found.verdict, found.because) == (verdict, f"gbs=16 over gbs=4 is {because} asked")
+
+
+@pytest.mark.parametrize("pick", ["each", "largest", "smallest", "best"])
+def test_the_ratio_of_one_pair_is_not_called_a_choice(tmp_path: Path, pick: str) -> None:
+    claim = BATCHES | {"pick": pick, "at_least": 1.2, "where": {"pp": 1}}
+    found = judged(tmp_path, figure_13(), "cpu", claim, at_batch_4(80, 60, 50))
+    assert (found.verdict, found.because) == ("holds", "gbs=16 over gbs=4 is 1.250; at least 1.200 asked")
 
 
 def test_a_ratio_is_that_of_the_numbers_themselves_and_the_best_the_fastest(tmp_path: Path) -> None:
@@ -163,6 +190,9 @@ def test_a_gap_must_close_wherever_else_the_cases_differ(tmp_path: Path) -> None
     claim = {"kind": "closes", "of": {"gbs": 16}, "over": {"gbs": 4}, "along": "pp"}
     found = judged(tmp_path, figure_13(), "cpu", claim, at_batch_4(80, 60, 90))
     assert (found.verdict, found.because) == ("holds", "gap 25.0 % at pp=1 and 11.1 % at pp=4")
+    by_depth = claim | {"of": {"pp": 4}, "over": {"pp": 1}, "along": "gbs"}
+    open_gap = judged(tmp_path, figure_13(), "cpu", by_depth, at_batch_4(80, 60, 60) | {"pp=4,tp=1,gbs=16": 70.0})
+    assert (open_gap.verdict, open_gap.because) == ("fails", "gap 25.0 % at gbs=4 and 30.0 % at gbs=16")
     fixed = claim | {"where": {"pp": 2}}
     alone = judged(tmp_path, figure_13(), "cpu", fixed, at_batch_4(80, 60, 90))
     assert (alone.verdict, alone.because) == ("not judged", "no two of its pairs differ in pp")
@@ -187,8 +217,14 @@ def test_losses_are_compared_from_the_iteration_on_and_smoothed(tmp_path: Path, 
     late = [*LONG[:-1], (40, 8.4)]
     found = curves(tmp_path, rows, late)
     assert (found.verdict, found.because) == ("holds", "losses differ by at most 3.72 %, at iteration 40; 5 % allowed")
+    assert str(found.margin) == "stays below 0.05 by 26 %: 0.03721; exact"
     sharp = curves(tmp_path, rows, late, over=1)
     assert (sharp.verdict, sharp.because) == ("fails", "losses differ by at most 40.00 %, at iteration 40; 5 % allowed")
+
+
+def test_a_mean_of_losses_has_no_later_iteration(tmp_path: Path, rows: Entry) -> None:
+    ahead = curves(tmp_path, rows, [*LONG, (41, 99.0)])
+    assert ahead.because == "losses differ by at most 0.00 %, at iteration 20; 5 % allowed"
 
 
 def test_losses_that_stay_alike_because_neither_falls_are_no_evidence(tmp_path: Path, rows: Entry) -> None:
@@ -200,8 +236,31 @@ def test_losses_that_stay_alike_because_neither_falls_are_no_evidence(tmp_path: 
     assert (found.verdict, found.because) == ("fails", said)
 
 
+def test_a_loss_of_zero_differs_from_every_other_one_and_the_tolerance_itself_is_allowed(
+    tmp_path: Path, rows: Entry
+) -> None:
+    claim = CURVES | {"from_iteration": 2, "smoothed_over": 1}
+    losses = {"case=ours": [(1, 5.0), (2, 1.0)], "case=theirs": [(1, 5.0), (2, 0.0)]}
+    found = judged(tmp_path, rows, "paper", claim, {"case=theirs": 100.0, "case=ours": 130.0}, losses=losses)
+    assert (found.verdict, found.because) == ("fails", "losses differ by at most inf %, at iteration 2; 5 % allowed")
+    losses = {"case=ours": [(1, 5.0), (2, 1.5)], "case=theirs": [(1, 5.0), (2, 1.0)]}
+    exactly = judged(
+        tmp_path, rows, "paper", claim | {"tolerance": 0.5}, {"case=theirs": 1.0, "case=ours": 1.0}, losses=losses
+    )
+    assert (exactly.verdict, exactly.because.partition(",")[0]) == ("holds", "losses differ by at most 50.00 %")
+
+
 def test_losses_that_are_not_there_are_not_judged(tmp_path: Path, rows: Entry) -> None:
     assert curves(tmp_path, rows, []).because == "losses were not read"
+    one_side = judged(
+        tmp_path,
+        rows,
+        "paper",
+        CURVES | {"from_iteration": 20, "smoothed_over": 10},
+        {"case=theirs": 100.0, "case=ours": 130.0},
+        losses={"case=ours": LONG},
+    )
+    assert (one_side.verdict, one_side.because) == ("not judged", "losses were not read")
     short = curves(tmp_path, rows, LONG[:19])
     assert (short.verdict, short.because) == ("not judged", "no iteration from 20 on has a loss in both")
 

@@ -128,6 +128,15 @@ def test_the_speed_of_cpu_processes_judges_no_claim_about_gpus(tmp_path: Path, e
     assert spread.because == "the speed of processes on CPU cores does not show the speed of GPUs"
 
 
+def test_the_memory_of_cpu_processes_judges_a_claim_about_memory(tmp_path: Path, entry: Entry) -> None:
+    claimed = with_claims(entry, SPREAD | {"metric": "gpu_memory_used_gb"})
+    of_gpus = replace(claimed, experiment=claimed.experiment.model_copy(update={"device": None}))
+    numbers = rates(entry, "cpu", pp4_gbs4=10.0)
+    found = measured_results(tmp_path, of_gpus, "cpu", numbers, metric="gpu_memory_used_gb", repeats=3)
+    (verdict,) = judge_claims(of_gpus, "cpu", found, gpus_per_node=8)
+    assert verdict.verdict == "holds"
+
+
 def judged_alone(
     folder: Path, entry: Entry, scale: str, claim: dict[str, Any], numbers: dict[str, float], **how: Any
 ) -> tuple[str, str]:
@@ -274,6 +283,20 @@ def test_numbers_of_the_papers_machine_are_not_judged_on_a_gpu_without_a_name(tm
     assert found == ("not judged", "none of its numbers was published for a GPU without a name")
 
 
+def test_a_number_whose_source_names_no_gpu_is_compared_with_every_gpu(tmp_path: Path) -> None:
+    entry = entry_of(tmp_path, THREE_METHODS.replace(", gpu: H800", ""))
+    for gpu in ("NVIDIA H200", None):
+        found = judged_alone(tmp_path, entry, "paper", PUBLISHED, THEIRS, metric="tokens_per_s", gpu=gpu)
+        assert found[0] == "holds"
+
+
+def test_a_published_number_of_a_case_that_runs_out_of_memory_is_not_waited_for(tmp_path: Path) -> None:
+    text = THREE_METHODS.replace("expect: oom}", "expect: oom, published: {tokens_per_s: 50}}")
+    how: dict[str, Any] = {"metric": "tokens_per_s", "gpu": "H800", "out_of_memory": ("case=plain",)}
+    verdict, because = judged_alone(tmp_path, entry_of(tmp_path, text), "paper", PUBLISHED, THEIRS, **how)
+    assert verdict == "holds" and because.startswith("the farthest of 2: ")
+
+
 @pytest.mark.parametrize(("confirmed", "expected"), [("true", "fails"), ("false", "not judged")])
 def test_an_unconfirmed_published_number_judges_no_claim(tmp_path: Path, confirmed: str, expected: str) -> None:
     published = f"published_as: {{how: printed, source: a table, gpu: H800, confirmed: {confirmed}}}"
@@ -402,6 +425,39 @@ def test_what_fits_on_a_gpu_that_is_not_the_sources_says_nothing_against_it(tmp_
         assert found[0] == expected, gpu
     there = judged_alone(tmp_path, rows, "paper", claim, {}, gpu="H200", out_of_memory=("case=plain",))
     assert there[0] == "holds"
+
+
+@pytest.mark.parametrize(
+    ("claim", "because"),
+    [
+        (SPREAD | {"where": {"pp": 1}}, "gbs=4 has one case"),
+        ({"kind": "peak", "at": {"pp": 1}, "where": {"pp": 1}}, "gbs=4 has no case without pp=1"),
+        (
+            {"kind": "gain", "along": "gbs", "where_largest": "pp", "where": {"gbs": 4}},
+            "no two of its cases differ in gbs",
+        ),
+        (SPREAD | {"metric": "busbw"}, "busbw: pretrain has no such metric"),
+    ],
+    ids=lambda claim: claim["kind"] if isinstance(claim, dict) else "",
+)
+def test_a_claim_without_a_second_case_or_its_metric_is_not_judged(
+    tmp_path: Path, entry: Entry, claim: dict[str, Any], because: str
+) -> None:
+    assert judged_alone(tmp_path, entry, "cpu", claim, rates(entry, "cpu")) == ("not judged", because)
+
+
+def test_a_verdict_names_its_partial_cases_and_a_source_that_fails_only_if_it_fails(
+    tmp_path: Path, entry: Entry
+) -> None:
+    claimed = of_cpus(with_claims(entry, SPREAD | {"not_met_by_source": "1.4 there"}))
+    for slowest, source in ((50.0, ""), (90.0, "; the source does not reach it either: 1.4 there")):
+        found = measured_results(tmp_path, claimed, "cpu", rates(entry, "cpu", pp4_gbs4=slowest), repeats=3)
+        (whole,) = judge_claims(claimed, "cpu", found, gpus_per_node=8)
+        assert whole.because.endswith(f"at least 1.5 asked{source}")
+        rows = tuple(replace(row, verdict="partial", iteration=6) for row in found[2].rows[:1])
+        found[2] = replace(found[2], rows=rows)
+        (partial,) = judge_claims(claimed, "cpu", found, gpus_per_node=8)
+        assert partial.because == f"{whole.because}; partial: {found[2].case.name} at 6/8"
 
 
 def test_every_kind_of_claim_has_a_judge() -> None:

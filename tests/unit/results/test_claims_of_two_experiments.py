@@ -192,6 +192,20 @@ def test_a_side_that_cannot_be_compared_judges_nothing(
     assert (found.verdict, found.because) == ("not judged", because)
 
 
+def test_repeats_of_the_other_experiment_show_how_much_jobs_differ(tmp_path: Path) -> None:
+    """Its three jobs are equal, so one job of the own case is exact. Without repeats 2 % are assumed."""
+    entry, verdicts = shipped("figure-12"), []
+    (tmp_path / "other").mkdir()
+    for repeats in (3, 1):
+        name, rates = "scatter_gather=false,gbs=60", {"vp=1,gbs=60": 132.0}
+        own = measured_results(tmp_path, entry, "paper", rates, gpu="A100", noise={"vp=1,gbs=60": 0.0})
+        how: dict[str, Any] = {"gpu": "A100", "noise": {name: 0.0}, "repeats": repeats}
+        beside = measured_results(tmp_path / "other", entry.others["figure-18"], "paper", {name: 131.0}, **how)
+        found = judge_claims(entry, "paper", own, 8, {"figure-18": beside})
+        verdicts.append(next(verdict.verdict for verdict in found if verdict.claim.id == FIGURE_12))
+    assert verdicts == ["holds", "not judged"]
+
+
 def test_cases_that_differ_elsewhere_are_no_pair(tmp_path: Path) -> None:
     entry = shipped("figure-12")
     own = measured_results(tmp_path, entry, "paper", {"vp=1,gbs=60": 136.0})
