@@ -88,7 +88,9 @@ _ROWS: tuple[tuple[str, str] | CauseRow, ...] = (
     ),
     CauseRow(
         NETWORK_ERROR,
-        rf"^{_EXCEPTION}.{{0,300}}(?:EADDRINUSE|[Aa]ddress already in use|failed to listen on any local)",
+        rf"^{_EXCEPTION}.{{0,300}}(?:EADDRINUSE|[Aa]ddress already in use|failed to listen on any local)"
+        rf"|^(?!.{{0,300}}(?:HTTP|urlopen))(?:{_EXCEPTION}|socket\.gaierror: ).{{0,300}}"
+        r"(?:gai error|Name or service not known|[Nn]ame resolution)",
         example="RuntimeError: The server socket has failed to listen on any local network address.",
         source="PyTorch",
     ),
@@ -166,7 +168,7 @@ _ROWS: tuple[tuple[str, str] | CauseRow, ...] = (
     CauseRow(
         LAUNCH_FAILED,
         r"^srun: error: (?:Task launch for .{1,80} failed on node [\w.-]{1,64}: (?!No such process)"
-        r"|task [0-9]{1,9} launch failed: )",
+        r"|task [0-9]{1,9} launch failed: |Application launch failed: )",
         example="srun: error: Task launch for StepId=96.0 failed on node n1: Socket timed out on send/recv operation",
         source="Slurm",
     ),

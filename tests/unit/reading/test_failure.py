@@ -17,10 +17,12 @@ from orchestrator.reading.failure import (
     PREEMPTED_IN_GRACE,
     Ending,
     Failure,
+    LogFindings,
     class_named,
     failing_line,
     failure_of,
     is_of_classes,
+    judgement_of,
     policy_of,
 )
 from tests.causes import megatron_cause
@@ -62,7 +64,8 @@ NO_IMAGE = b"slurmstepd-n3: error: pyxis: couldn't start container\nsrun: error:
         ("CANCELLED", None, b"", "cancelled"),
         ("NEVER_SUBMITTED", None, b"", "not-submitted"),
         ("TIMEOUT", None, b"", "timeout"),
-        ("DEADLINE", None, b"", "timeout"),
+        ("DEADLINE", None, b"", "deadline"),
+        ("DEADLINE", None, GPU_OOM, "gpu-oom"),
         ("TIMEOUT", None, GPU_OOM, "gpu-oom"),
         ("TIMEOUT", None, LIMIT + NCCL, "timeout"),
         ("TIMEOUT", None, NCCL + LIMIT, "nccl-error"),
@@ -179,6 +182,28 @@ def test_the_cause_decides_before_the_missing_proof_of_the_image(
     assert str(failure_of(ending, line.kind if line else None)) == expected
 
 
+@pytest.mark.fault(
+    section="Faults of jobs",
+    fault="A task fails, srun ends the others, and Slurm reports the code of an ended task",
+    promise="The reason has the code of the first task that ended by itself.",
+)
+@pytest.mark.parametrize(
+    ("exit_code", "ends", "shown"),
+    [
+        (143, ["n1: tasks 0-1: Exited with exit code 143", "n2: task 2: Exited with exit code 1"], 1),
+        (137, ["n2: tasks 2-3: Exited with exit code 2", "n2: task 4: Exited with exit code 1"], 2),
+        (143, ["n1: tasks 0-1: Exited with exit code 143", "n2: task 2: Terminated"], 143),
+        (3, ["n1: tasks 0-1: Exited with exit code 1"], 3),
+        (143, ["n2: task 2: Exited with exit code 137", "n2: task 3: Exited with exit code 14"], 14),
+    ],
+)
+def test_the_reason_has_the_code_of_the_task_that_ended_by_itself(exit_code: int, ends: list[str], shown: int) -> None:
+    log = "ValueError: bad\n" + "".join(f"srun: error: {end}\n" for end in ends)
+    ending = Ending(ENDED, "FAILED", exit_code, None)
+    judged = judgement_of(LogFindings(), ending, lambda: megatron_cause(log.encode()))
+    assert judged.reason == f"FAILED with exit code {shown} (error: ValueError: bad)"
+
+
 @pytest.mark.parametrize("kind", [None, "out of GPU memory", "out of host memory", "NCCL time-out", "error"])
 @pytest.mark.parametrize("state", ["COMPLETED", "FAILED", "TIMEOUT", "OUT_OF_MEMORY"])
 def test_job_with_another_configuration_has_class_configuration(state: str, kind: str | None) -> None:
@@ -208,6 +233,7 @@ FOUND = Cause(
     [
         (Failure.NCCL_ERROR, FOUND, "NCCL error in"),
         (Failure.TIMEOUT, FOUND, "DUE TO TIME LIMIT"),
+        (Failure.DEADLINE, FOUND, "DUE TO TIME LIMIT"),
         (Failure.NUMBERS, FOUND, "nan"),
         (Failure.PROGRAM, FOUND, "NCCL error in"),
         (Failure.CANCELLED, FOUND, None),
