@@ -122,46 +122,10 @@ _BY_STATE = {
     "DEADLINE": Failure.DEADLINE,
 }
 
-_BY_KIND = {
-    kinds.NOT_STARTED: Failure.STOPPED,
-    kinds.OUTSIDE_IMAGE: Failure.CONFIGURATION,
-    kinds.ARGUMENT_ERROR: Failure.CONFIGURATION,
-    kinds.ASSERTION: Failure.CONFIGURATION,
-    kinds.GPU_FAULT: Failure.GPU_FAULT,
-    kinds.GPU_UNUSABLE: Failure.CONFIGURATION,
-    kinds.GPU_IN_USE: Failure.GPU_IN_USE,
-    kinds.NO_GPU_MEMORY: Failure.GPU_OOM,
-    kinds.NO_HOST_MEMORY: Failure.HOST_OOM,
-    kinds.NOT_FOUND: Failure.CONFIGURATION,
-    kinds.KILLED: Failure.KILLED,
-    kinds.NCCL_MISUSED: Failure.CONFIGURATION,
-    kinds.NCCL_ERROR: Failure.NCCL_ERROR,
-    kinds.NCCL_LOST: Failure.NCCL_ERROR,
-    kinds.NCCL_TIMEOUT: Failure.NCCL_TIMEOUT,
-    kinds.TIME_LIMIT: Failure.TIMEOUT,
-    kinds.NODE_FAILURE: Failure.NODE_FAIL,
-    kinds.PREEMPTED: Failure.PREEMPTED,
-    kinds.CONTAINER: Failure.IMAGE,
-    kinds.NAN_ENDED: Failure.NUMBERS,
-    kinds.NETWORK_ERROR: Failure.NCCL_ERROR,
-    kinds.LAUNCH_FAILED: Failure.NODE_FAIL,
-}
+_BY_KIND = {name: Failure(kind.failure) for name, kind in kinds.FAULTS.items() if kind.failure}
 """Classes by the kind of the line that `reading.causes` finds."""
 
-DECIDES_ANY_END = frozenset(
-    {
-        kinds.ARGUMENT_ERROR,
-        kinds.ASSERTION,
-        kinds.GPU_FAULT,
-        kinds.GPU_UNUSABLE,
-        kinds.GPU_IN_USE,
-        kinds.NO_GPU_MEMORY,
-        kinds.NO_HOST_MEMORY,
-        kinds.NCCL_ERROR,
-        kinds.NCCL_TIMEOUT,
-    }
-)
-"""Kinds of lines that decide even if the scheduler reports a good end, or the time limit for which ranks waited."""
+DECIDES_ANY_END = frozenset(name for name, kind in kinds.FAULTS.items() if kind.decides)
 
 KILLED_CODE, TERMINATED_CODE = 128 + 9, 128 + 15
 """Exit codes of a shell whose process SIGKILL or SIGTERM ended."""
@@ -475,7 +439,7 @@ def failed_nodes(
         finder.feed(block)
         ends.feed(block)
     if failure is Failure.NODE_FAIL:
-        nodes = (*ends.lost, *filter(None, map(allocation.node_of_task, ends.not_launched)))
+        nodes: Iterable[str] = filter(None, (node or allocation.node_of_task(task) for node, task in ends.lost))
     else:
         nodes = _nodes_of_line(failing_line(failure, finder.cause()), ends, allocation)
     # Other names are output of a program, or of an earlier start of the job on other nodes.
@@ -497,8 +461,7 @@ class _TaskEnds:
     """Nodes that srun reports as lost or as unable to launch a task, and the ends of tasks by node."""
 
     def __init__(self) -> None:
-        self.lost: dict[str, None] = {}
-        self.not_launched: dict[int, None] = {}
+        self.lost: dict[tuple[str, int], None] = {}  # node, or task
         self.first_failed: tuple[str, ...] = ()
         self._spans: list[tuple[int, int, str]] = []
 
@@ -506,11 +469,8 @@ class _TaskEnds:
         """Read the next block of the log."""
         for start, end in lines_with(block, b"srun: error: "):
             lost = _NODE_LOST.search(block, start, end)
-            if lost and len(self.lost) + len(self.not_launched) < _MOST_LINES:
-                if lost[1]:
-                    self.lost[lost[1].decode()] = None
-                else:
-                    self.not_launched[int(lost[2])] = None
+            if lost and len(self.lost) < _MOST_LINES:
+                self.lost[(lost[1] or b"").decode(), int(lost[2] or 0)] = None
             ended = _TASKS_ENDED.search(block, start, end)
             if ended is None:
                 continue

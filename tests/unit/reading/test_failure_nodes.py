@@ -163,7 +163,7 @@ def test_nodes_that_srun_reports_lost_are_excluded() -> None:
         (b"task 99 launch failed: Slurmd could not execve job", ()),
         (
             b"task 7 launch failed: x\nsrun: error: task 6 launch failed: x\nsrun: error: Node failure on n1",
-            ("n1", "n4"),
+            ("n4", "n1"),
         ),
     ],
 )
