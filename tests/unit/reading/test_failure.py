@@ -18,11 +18,14 @@ from orchestrator.reading.failure import (
     Ending,
     Failure,
     LogFindings,
+    Mismatch,
     class_named,
     failing_line,
     failure_of,
     is_of_classes,
     judgement_of,
+    other_commit,
+    pause_before,
     policy_of,
 )
 from tests.causes import megatron_cause
@@ -279,3 +282,73 @@ def test_retry_accepts_the_classes_of_described_programs() -> None:
     assert failure_classes("bad-link, timeout", ["bad-link", Failure.LOST]) == {"bad-link", Failure.TIMEOUT}
     with pytest.raises(ReproError, match='no such class. Did you mean "bad-link"?'):
         failure_classes("bad-lnk", ["bad-link"])
+
+
+@pytest.mark.parametrize(
+    ("submitted", "failure", "seconds"),
+    [
+        (0, Failure.NODE_FAIL, 0),
+        (1, Failure.NODE_FAIL, 0),
+        (2, Failure.NODE_FAIL, 60),
+        (3, Failure.IMAGE, 300),
+        (9, Failure.IMAGE, 300),
+        (3, Failure.TIMEOUT, 0),
+    ],
+)
+def test_the_pause_grows_with_the_failures_that_are_retried(submitted: int, failure: Failure, seconds: int) -> None:
+    assert pause_before(submitted, failure) == seconds
+
+
+@pytest.mark.parametrize(
+    ("ran", "planned", "differs"),
+    [
+        ("abcdef0123", "abcdef0", False),
+        ("abcdef0", "abcdef0123", False),
+        ("abcdef0", "abcdef1", True),
+        ("v2.1-dirty", "abcdef1", False),
+        (None, "abcdef1", False),
+        ("abcdef0", None, False),
+    ],
+)
+def test_a_commit_differs_only_from_another_commit(ran: str | None, planned: str | None, differs: bool) -> None:
+    assert [found.reason for found in other_commit(ran, planned)] == [f"ran commit {ran}, not {planned}"] * differs
+
+
+FAILED_WELL = Ending(ENDED, "FAILED", 1, None)
+
+
+def test_a_failure_class_of_the_program_replaces_the_class_of_the_log_only() -> None:
+    own = Cause("bad-link", "link 3 is bad", None)
+    findings = LogFindings(lacking=["the log has no row"], own_failure=lambda: own)
+    judged = judgement_of(findings, FAILED_WELL, lambda: Cause("error", "ValueError: x", 0))
+    assert (judged.failure, judged.cause) == ("bad-link", own)
+    assert judged.reason == "FAILED with exit code 1 (bad-link: link 3 is bad); the log has no row"
+    for ending in (replace(FAILED_WELL, state="NODE_FAIL"), replace(FAILED_WELL, reason="cancelled by user")):
+        assert judgement_of(findings, ending, lambda: None).failure in {"node-fail", "cancelled"}
+    other = replace(findings, differs=[Mismatch("ran in fp16, not bf16")])
+    assert judgement_of(other, FAILED_WELL, lambda: None).failure == "configuration"
+
+
+@pytest.mark.parametrize(
+    ("ending", "cause", "reason"),
+    [
+        (
+            Ending(ENDED, "CANCELLED", 15, "cancelled by user at 10:00"),
+            Cause("error", "Terminated", 0),
+            "cancelled by user at 10:00",
+        ),
+        (Ending(ENDED, "CANCELLED", 15, "by an administrator"), Cause("error", "ValueError: x", 0),
+         "CANCELLED with exit code 15 (by an administrator)"),
+        (FAILED_WELL, Cause("what ran", "world size 3", 0), "FAILED with exit code 1"),
+        (FAILED_WELL, megatron_cause(BUSY),
+         "a GPU was in use by another process (rank 0, others had 100.0 of its 139.8 GiB, tried to allocate 1.50 GiB);"
+         " FAILED with exit code 1"),
+        (FAILED_WELL, megatron_cause(BUSY.replace(b"has 100.00 GiB", b"has 0.10 GiB").replace(b"38.84", b"138.74")),
+         "out of memory on the GPU (rank 0, tried to allocate 1.50 GiB); FAILED with exit code 1"),
+        (FAILED_WELL, Cause("out of GPU memory", "OutOfMemoryError", None),
+         "out of memory on the GPU; FAILED with exit code 1"),
+    ],
+)  # fmt: skip
+def test_the_reason_has_the_state_the_code_and_what_is_known(ending: Ending, cause: Cause | None, reason: str) -> None:
+    findings = LogFindings(lacking=["the log has no row"])
+    assert judgement_of(findings, ending, lambda: cause).reason == f"{reason}; the log has no row"
