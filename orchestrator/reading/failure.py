@@ -231,6 +231,8 @@ def failure_of(
         return Failure.CANCELLED
     if by_state is Failure.CANCELLED and ("dependency" in reason or reason.startswith(STOPPED_AFTER)):
         return Failure.STOPPED
+    if by_state is Failure.CANCELLED and kind == kinds.NO_HOST_MEMORY:  # by old versions of Slurm
+        return by_kind
     if by_state in _BY_OTHERS:
         return by_state
     if differs:
@@ -372,7 +374,7 @@ def _end(ending: Ending, failure: str, fault: Cause | None) -> list[str]:
     elif not ending.succeeded:
         code = f" with exit code {ending.exit_code}" if ending.exit_code else ""
         # The log of a cancelled job only shows the effect of the signal.
-        why = str(fault) if fault and fault.is_fault and ending.state != "CANCELLED" else ending.reason
+        why = str(fault) if fault and fault.is_fault and failure is not Failure.CANCELLED else ending.reason
         reasons.append(f"{ending.state}{code}" + (f" ({why})" if why and not is_of_memory else ""))
     return reasons
 

@@ -65,6 +65,8 @@ NO_IMAGE = b"slurmstepd-n3: error: pyxis: couldn't start container\nsrun: error:
         ("PREEMPTED", None, HOST_OOM, "preempted"),
         ("LOST", None, b"", "lost"),
         ("CANCELLED", None, b"", "cancelled"),
+        ("CANCELLED", 1, b"slurmstepd: Job 6398 exceeded memory limit (50385 > 49152), being killed\n", "host-oom"),
+        ("CANCELLED", None, GPU_OOM, "cancelled"),
         ("NEVER_SUBMITTED", None, b"", "not-submitted"),
         ("TIMEOUT", None, b"", "timeout"),
         ("DEADLINE", None, b"", "deadline"),
@@ -339,6 +341,8 @@ def test_a_failure_class_of_the_program_replaces_the_class_of_the_log_only() -> 
         ),
         (Ending(ENDED, "CANCELLED", 15, "by an administrator"), Cause("error", "ValueError: x", 0),
          "CANCELLED with exit code 15 (by an administrator)"),
+        (Ending(ENDED, "CANCELLED", 1, "not by repro"), Cause("out of host memory", "slurmstepd: x", None),
+         "CANCELLED with exit code 1 (out of host memory: slurmstepd: x)"),
         (FAILED_WELL, Cause("what ran", "world size 3", 0), "FAILED with exit code 1"),
         (FAILED_WELL, megatron_cause(BUSY),
          "a GPU was in use by another process (rank 0, others had 100.0 of its 139.8 GiB, tried to allocate 1.50 GiB);"
