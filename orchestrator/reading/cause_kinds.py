@@ -103,8 +103,7 @@ outside its image | repro | repro: n3 runs it outside its image
     repro: .{0,200} outside its image
 # Faults of the machine, whatever the program does.
 GPU fault | CUDA | torch.AcceleratorError: CUDA error: uncorrectable ECC error encountered
-    <CUDA>(?:uncorrectable (?:ECC|NVLink) error|.{0,99}a hardware error|.{0,99}system not yet initialized)
-GPU fault | nvidia-smi | Unable to determine the device handle for GPU 0000:04:00.0: GPU is lost.  Reboot the system
+    <CUDA>(?:uncorrectable (?:ECC|NVLink) error|.{0,99}a hardware error|.{0,99}system not yet initialized)|
     Detected Critical Xid|GPU is lost|GPU requires re(?:set|start)|fallen off the bus|
     Unable to determine the device handle for|NVIDIA-SMI has failed|Failed to initialize NVML
 GPU cannot be used | CUDA | RuntimeError: CUDA error: no kernel image is available for execution on the device
@@ -125,12 +124,11 @@ GPU in use | CUDA | RuntimeError: CUDA error: all CUDA-capable devices are busy 
     <CUDA>.{0,99}busy or unavailable
 out of GPU memory | PyTorch | torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB
     OutOfMemoryError|(?:CUDA|Cuda|cuda|THC).{0,60}out of memory|CU(?:BLAS|DNN)_STATUS_ALLOC_FAILED
-out of host memory | Slurm | slurmstepd: error: StepId=6398.0 exceeded memory limit (50385 > 49152), being killed
-    oom[_-]kill event|<TASKS>Out Of Memory|
-    ^slurmstepd.{0,100} exceeded (?:virtual )?memory limit .{0,80}being killed
-out of host memory | PyTorch | RuntimeError: [enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to
-    ^MemoryError(?:: |:?$)|(?<!failed with error C)annot allocate memory|
+out of host memory | Slurm | slurmstepd: error: Detected 1 oom_kill event in StepId=17.0. Some of the step
+    oom[_-]kill event|<TASKS>Out Of Memory|^MemoryError(?:: |:?$)|(?<!failed with error C)annot allocate memory|
     DefaultCPUAllocator: (?:can't allocate|not enough) memory
+out of host memory | Slurm | slurmstepd: error: StepId=6398.0 exceeded memory limit (50385 > 49152), being killed
+    ^slurmstepd.{0,100} exceeded (?:virtual )?memory limit .{0,80}being killed
 network error | PyTorch | RuntimeError: The server socket has failed to listen on any local network address.
     ^<EXCEPTION>.{0,300}(?:EADDRINUSE|[Aa]ddress already in use|failed to listen on any local)
 network error | Python | socket.gaierror: [Errno -2] Name or service not known
@@ -158,9 +156,9 @@ NCCL misused | NCCL | n1:7:9 [0] init.cc:800 NCCL WARN Duplicate GPU detected : 
 NCCL misused | PyTorch | DistBackendError: NCCL error in: x.cpp:94, invalid usage
     <NCCL>.{0,300}invalid (?:usage|argument)|ncclInvalid(?:Usage|Argument):[ ]
 NCCL error | NCCL | NCCL WARN NET/IB : Got completion from peer 192.0.2.1<44206> with status=12 | Got completion
-    Got completion from peer .{1,200}(?:status=|with error )|Call to ibv_\w{1,40} (?:failed|timed)
+    Got completion from peer .{1,200}(?:status=|with error )
 NCCL error | NCCL | n1:7:9 [0] enqueue.cc:1 NCCL WARN Cuda failure 1 'invalid argument'
-    Cuda failure (?:[0-9]{1,4} )?'(?!driver shutting down)
+    Cuda failure (?:[0-9]{1,4} )?'(?!driver shutting down)|Call to ibv_\w{1,40} (?:failed|timed)
 NCCL error | PyTorch | torch.distributed.DistBackendError: NCCL error in: x.cpp:94, unhandled system error
     <NCCL>(?!.{0,300}(?:remote process|network error))|nccl(?:UnhandledCuda|System|Internal)Error:[ ]
 NCCL time-out | PyTorch | [E ProcessGroupNCCL.cpp:475] [Rank 3] Watchdog caught collective operation timeout
@@ -192,10 +190,10 @@ container | Shifter | FAILED to find requested image | FAILED to
 launch failed | Slurm | srun: error: Task launch for StepId=96.0 failed on node n1: Socket timed out
     ^srun: error: (?:Task launch for .{1,80} failed on node [\w.-]{1,64}: (?!No such process)|
     task [0-9]{1,9} launch failed: |Application launch failed: )
-not found | bash | task: line 14: /opt/conda/bin/python: No such file or directory
-    : command not found|exec: .{1,200}: not found|: line [0-9]{1,9}: .{1,300}: <NO_PROGRAM>
 not found | Python | /usr/bin/python3: No module named megatron
-    : No module named[ ]
+    : command not found|: No module named |exec: .{1,200}: not found
+not found | bash | task: line 14: /opt/conda/bin/python: No such file or directory
+    : line [0-9]{1,9}: .{1,300}: <NO_PROGRAM>
 network error | PyTorch | torch.distributed.DistNetworkError: The client socket has timed out after 600000ms
     Dist(?:Network|Store)Error: |Rendezvous(?:Connection|Timeout)Error|
     client socket has (?:timed out|failed to connect)
