@@ -621,6 +621,14 @@ PARTS = {
         [LIMIT + b"\n", b"3: " + NCCL + b"\n" + LIMIT + b"\n"],
         ("time limit", LIMIT.decode(), None),
     ),
+    "an earlier line with the time-out of a rank, found by a later literal": (
+        [DUMP + b"\n[rank3]: error: collective timeout from  rank 6\n"],
+        ("NCCL time-out", DUMP.decode().removeprefix("[rank2]:"), 1),
+    ),
+    "a start without a fault, and another with a NaN": (
+        [WORLD + b"\n", WORLD.replace(b"0: ", b"1: ") + b"\n" + TRAINED.replace(b"9.912345E+00", b"nan") + b"\n"],
+        ("not a number", TRAINED.decode()[3:].replace("9.912345E+00", "nan")[:LONGEST_LINE], 7),
+    ),
     "a report that ends without a line end": (
         [
             FIRST_FAILED
