@@ -77,7 +77,7 @@ class SlurmScriptExecutor(SlurmExecutor):
         except utils.FailedJobError as error:
             from orchestrator.slurm.reasons import explain_rejection, is_for_want_of_room  # only for a rejection
 
-            message = str(error)
+            message = str(error) or _refusal_in(str(getattr(error.__cause__, "output", "")))
             if is_for_want_of_room(message):
                 raise QueueFull(explain_rejection(message)) from None
             raise unreachable_from("sbatch", message) or ReproError(explain_rejection(message)) from None
@@ -107,6 +107,13 @@ class SlurmScriptExecutor(SlurmExecutor):
         if match is None:
             raise utils.FailedSubmissionError(f"sbatch gave no job id: {' '.join(text.split())[-200:]}")
         return match[0]
+
+
+def _refusal_in(stdout: str) -> str:
+    """Return what a site's sbatch prints on stdout from its first error on, else the last line; banners come first."""
+    lines = [line for line in map(str.strip, stdout.splitlines()) if re.search(r"\w", line)]
+    errors = (at for at, line in enumerate(lines) if re.search(r"error|fail|denied|refus|invalid", line, re.IGNORECASE))
+    return "\n".join(line.removeprefix("--> ") for line in lines[next(errors, -1) :])
 
 
 def cancel_local(folder: Path) -> None:

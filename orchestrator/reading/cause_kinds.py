@@ -3,214 +3,222 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-ASSERTION, ERROR = "failed assertion", "error"
-CRASHED, KILLED = "a rank crashed", "a rank was killed"
-GPU_FAULT, GPU_UNUSABLE, GPU_IN_USE = "GPU fault", "GPU cannot be used", "GPU in use"
-NO_GPU_MEMORY, NO_HOST_MEMORY = "out of GPU memory", "out of host memory"
-NCCL_MISUSED, NCCL_ERROR, NCCL_TIMEOUT, NCCL_LOST = "NCCL misused", "NCCL error", "NCCL time-out", "NCCL lost a rank"
-TIME_LIMIT, CONTAINER = "time limit", "container"
-NOT_STARTED, OUTSIDE_IMAGE, ARGUMENT_ERROR = "not started", "outside its image", "argument error"
-NOT_FOUND, NODE_FAILURE, PREEMPTED = "not found", "node failure", "preempted"
-NAN_ENDED, NETWORK_ERROR, LAUNCH_FAILED = "NaN ended the program", "network error", "launch failed"
+ASSERTION, ERROR, NCCL_TIMEOUT = "failed assertion", "error", "NCCL time-out"
+GPU_IN_USE, NO_GPU_MEMORY, NO_HOST_MEMORY = "GPU in use", "out of GPU memory", "out of host memory"
+TIME_LIMIT, NODE_FAILURE, PREEMPTED, CONTAINER = "time limit", "node failure", "preempted", "container"
 NOT_A_NUMBER, WHAT_RAN = "not a number", "what ran"  # no errors: why a job that ended well is not verified
+RANK, JOB = "rank", "job"
 
-_EXCEPTION = r"(?:[A-Za-z_]\w{0,60}\.){0,8}[A-Za-z_]\w{0,60}(?:Error|Exception)(?:: |:?$)"
-_TASKS = r"error: [\w.-]{1,64}: tasks? [0-9,\- ]{1,80}: "
-_NCCL = r"NCCL [Ee]rror(?: in|:| [0-9])"
-_SIGKILL = r"(?P<shown>Signal [0-9]{1,3} \(SIGKILL\) received.*)"
-_NO_PROGRAM = (
-    r"(?:cannot execute: )?(?:No such file or directory|required file not found|Permission denied|Is a directory"
-    r"|cannot execute binary file)"
-)
-_CUDA = r"(?:[Ee]rror(?: \(?[0-9]{1,4}\)?)? ?: (?:Unexpected error from cuda.{1,300})?|Cuda failure (?:[0-9]{1,4} )?')"
+
+class Kind(NamedTuple):
+    """A kind of lines: the failure class of a job that failed with such a line, by default `program`.
+
+    `of` is RANK for errors of a single rank: a launcher's report names the rank if the line does not. It is JOB for
+    events of the whole job, whichever rank prints them. Ranks also print a line that `follows` when Slurm ends them. A
+    line that `decides` does so even if the scheduler reports a good end, or the time limit for which ranks waited.
+    """
+
+    failure: str = ""
+    of: str = ""
+    follows: bool = False
+    decides: bool = False
+
+
+FAULTS = {
+    "not started": Kind("stopped"),
+    "outside its image": Kind("configuration"),
+    "GPU fault": Kind("gpu-fault", RANK, decides=True),
+    "GPU cannot be used": Kind("configuration", RANK, decides=True),
+    "GPU in use": Kind("gpu-in-use", RANK, decides=True),
+    "NaN ended the program": Kind("numbers", RANK),
+    "argument error": Kind("configuration", decides=True),
+    "failed assertion": Kind("configuration", RANK, decides=True),
+    "out of GPU memory": Kind("gpu-oom", RANK, decides=True),
+    "out of host memory": Kind("host-oom", decides=True),
+    "network error": Kind("nccl-error", RANK, follows=True),
+    "not found": Kind("configuration", RANK),
+    "error": Kind(of=RANK, follows=True),
+    "a rank crashed": Kind(of=RANK, follows=True),
+    "a rank was killed": Kind("killed", RANK, follows=True),
+    "NCCL misused": Kind("configuration", RANK),
+    "NCCL error": Kind("nccl-error", RANK, follows=True, decides=True),
+    "NCCL time-out": Kind("nccl-timeout", RANK, follows=True, decides=True),
+    "NCCL lost a rank": Kind("nccl-error", RANK, follows=True),
+    "time limit": Kind("timeout", JOB),
+    "node failure": Kind("node-fail", JOB),
+    "preempted": Kind("preempted", JOB),
+    "container": Kind("image"),
+    "launch failed": Kind("node-fail"),
+}
+"""Kinds by their names."""
+OF_RANK = frozenset(name for name, kind in FAULTS.items() if kind.of == RANK)
+OF_JOB = frozenset(name for name, kind in FAULTS.items() if kind.of == JOB)
+FOLLOW_AN_END = frozenset(name for name, kind in FAULTS.items() if kind.follows)
+
+_PARTS = {
+    "EXCEPTION": r"(?:[A-Za-z_]\w{0,60}\.){0,8}[A-Za-z_]\w{0,60}(?:Error|Exception)(?:: |:?$)",
+    "TASKS": r"error: [\w.-]{1,64}: tasks? [0-9,\- ]{1,80}: ",
+    "NCCL": r"NCCL [Ee]rror(?: in|:| [0-9])",
+    "SIGKILL": r"(?P<shown>Signal [0-9]{1,3} \(SIGKILL\) received.*)",
+    "NO_PROGRAM": r"(?:cannot execute: )?(?:No such file or directory|required file not found|Permission denied"
+    r"|Is a directory|cannot execute binary file)",
+    "CUDA": r"(?:[Ee]rror(?: \(?[0-9]{1,4}\)?)? ?: (?:Unexpected error from cuda.{1,300})?"
+    r"|Cuda failure (?:[0-9]{1,4} )?')",
+}
+"""Parts of patterns, by the name that a pattern has in angle brackets."""
 
 
 class CauseRow(NamedTuple):
-    """A kind of line with its pattern.
+    """A kind of line with its pattern, the text of a program as an example, and the project that prints it.
 
-    A row may have a literal that `TOKENS` lacks, the text of a program as an example, and the project that prints it.
+    `token` is a literal of the line, if `TOKENS` has none of its literals.
     """
 
     kind: str
+    source: str
+    example: str
     pattern: str
     token: bytes = b""
-    example: str = ""
-    source: str = ""
 
 
-_ROWS: tuple[tuple[str, str] | CauseRow, ...] = (
-    (NOT_STARTED, r"repro: not started: "),  # by our own scripts, as in the next line
-    (OUTSIDE_IMAGE, r"repro: .{0,200} outside its image"),
-    # Faults of the machine, whatever the program does: messages of CUDA, NVML, nvidia-smi and the kernel.
-    (
-        GPU_FAULT,
-        rf"{_CUDA}(?:uncorrectable (?:ECC|NVLink) error|.{{0,99}}a hardware error|.{{0,99}}system not yet initialized)"
-        r"|Detected Critical Xid"
-        r"|GPU is lost|GPU requires re(?:set|start)|fallen off the bus|Unable to determine the device handle for"
-        r"|NVIDIA-SMI has failed|Failed to initialize NVML",
-    ),
-    (
-        GPU_UNUSABLE,
-        rf"{_CUDA}.{{0,99}}(?:driver on your system is too old|driver version is insufficient|no kernel image is avail"
-        r"|unsupported toolchain|forward compatibility was attempted|unsupported display driver|invalid device ordinal"
-        r"|no NVIDIA driver on|No CUDA GPUs are avail|no CUDA-capable device)|peer access is not supported",
-    ),
-    CauseRow(
-        NAN_ENDED,
-        r"^(?:AssertionError|RuntimeError|ValueError): .{0,200}"
-        r"(?:found (?:NaN|Inf) in |[Uu]nexpected result -?(?:nan|inf)\b)",
-        example="RuntimeError: Rank 3, device 3, Unexpected result nan (message='found NaN in local grad norm')",
-        source="Megatron-LM",
-    ),
-    (ARGUMENT_ERROR, r"(?:\.py|pretrain): error: |error: (?:unrecognized arguments|argument |the following )"),
-    (ARGUMENT_ERROR, r"^srun: (?:error: pyxis: (?!ignoring )|unrecognized option )"),
-    (ASSERTION, r"^AssertionError(?:: |:?$)"),
-    # Lines of the next kind have this kind if their numbers show that other processes use the memory (`memory_short`).
-    (GPU_IN_USE, rf"{_CUDA}.{{0,99}}busy or unavailable"),
-    # Messages of versions of torch, of libraries, and of NCCL.
-    (
-        NO_GPU_MEMORY,
-        r"OutOfMemoryError|(?:CUDA|Cuda|cuda|THC).{0,60}out of memory|CU(?:BLAS|DNN)_STATUS_ALLOC_FAILED",
-    ),
-    (
-        NO_HOST_MEMORY,
-        rf"oom[_-]kill event|{_TASKS}Out Of Memory|^MemoryError(?:: |:?$)"
-        r"|(?<!failed with error C)annot allocate memory|DefaultCPUAllocator: (?:can't allocate|not enough) memory",
-    ),
-    CauseRow(
-        NO_HOST_MEMORY,
-        r"^slurmstepd.{0,100} exceeded (?:virtual )?memory limit .{0,80}being killed",
-        example="slurmstepd: error: StepId=6398.0 exceeded memory limit (50385312000 > 49152000000), being killed",
-        source="Slurm",
-    ),
-    CauseRow(
-        NETWORK_ERROR,
-        rf"^{_EXCEPTION}.{{0,300}}(?:EADDRINUSE|[Aa]ddress already in use|failed to listen on any local)",
-        example="RuntimeError: The server socket has failed to listen on any local network address.",
-        source="PyTorch",
-    ),
-    (NOT_FOUND, r"^ModuleNotFoundError: |can't open file |execve\(\): |must be exported in the shell"),
-    (ERROR, rf"^{_EXCEPTION}"),
-    CauseRow(
-        ERROR,
-        r"terminated with exception: (?P<shown>CUDA error: .*)",
-        example="Process group watchdog thread terminated with exception: CUDA error: an illegal memory access",
-        source="PyTorch",
-    ),
-    # Reports of torchrun, srun, a shell and Open MPI. A launcher ends the other ranks by SIGTERM.
-    (
-        CRASHED,
-        r"(?P<shown>Signal [0-9]{1,3} \(SIG(?:SEGV|BUS|FPE|ILL)\) received.*)"
-        rf"|exited on signal [0-9]{{1,3}}\b(?! \(Killed)"
-        rf"|(?:{_TASKS}|\b[0-9]{{1,9}} )(?:Segmentation fault|Bus error|Floating point exception|Illegal instruct)",
-    ),
-    (KILLED, rf"^{_SIGKILL}|exited on signal [0-9]{{1,3}} \(Killed"),
-    (KILLED, r": line [0-9]{1,9}: +(?P<shown>[0-9]{1,9} Killed +[^ ]{1,100})"),  # by the shell of a launcher
-    # torch prints several lines for an error of NCCL. The last line has the reason.
-    (NCCL_MISUSED, r"no socket interface found|is neither AF_INET\b|Duplicate GPU detected ?:"),
-    (NCCL_MISUSED, rf"{_NCCL}.{{0,300}}invalid (?:usage|argument)|ncclInvalid(?:Usage|Argument): "),
-    CauseRow(
-        NCCL_ERROR,
-        r"Got completion from peer .{1,200}(?:status=|with error )",
-        token=b"Got completion",
-        example="n1:984:1357 [4] NCCL WARN NET/IB : Got completion from peer 192.0.2.1<44206> with status=12",
-        source="NCCL",
-    ),
-    (NCCL_ERROR, r"Cuda failure (?:[0-9]{1,4} )?'(?!driver shutting down)|Call to ibv_\w{1,40} (?:failed|timed)"),
-    (
-        NCCL_ERROR,
-        rf"{_NCCL}(?!.{{0,300}}(?:remote process|network error))|nccl(?:UnhandledCuda|System|Internal)Error: ",
-    ),
-    (
-        NCCL_TIMEOUT,
-        r"Watchdog caught collective operation timeout|Timeout at NCCL work: |NCCL operations have failed or timed out"
-        r"|collective timeout from +rank",
-    ),
-    (NCCL_LOST, rf"{_NCCL}|ncclRemoteError: |NCCL communicator was aborted"),
-    (CRASHED, r"(?P<shown>Signal [0-9]{1,3} \(SIGABRT\) received.*)"),  # by NCCL's watchdog
-    (KILLED, _SIGKILL),  # in a launcher's report, but not as its root cause: it kills ranks that do not end
-    (TIME_LIMIT, r"DUE TO TIME LIMIT"),
-    (NODE_FAILURE, r"NODE FAILURE|Node failure on "),
-    (PREEMPTED, r"DUE TO (?:PREEMPTION|JOB REQUEUE)"),
-    (CONTAINER, r"error: pyxis: "),
-    CauseRow(
-        NOT_FOUND,
-        r"^(?:FATAL: {2,}|Error: ).{0,300}(?:executable file .{0,200}not found|command that was not found)",
-        token=b"FATAL: ",
-        example='FATAL:   "python9": executable file not found in $PATH',
-        source="Apptainer",
-    ),
-    CauseRow(
-        CONTAINER,
-        r"^FATAL: {2,}(?!exec )",
-        example="FATAL:   container creation failed: mount /data->/data error: mount source /data doesn't exist",
-        source="Apptainer",
-    ),
-    CauseRow(
-        CONTAINER,
-        r"^Error: (?:statfs |OCI runtime|crun: |runc: |short-name |initializing source"
-        r"|unable to copy|.{1,200}image not known)",
-        example="Error: statfs /data: no such file or directory",
-        source="podman",
-    ),
-    CauseRow(
-        CONTAINER,
-        r"^FAILED to (?:find requested image|setup |obtain |mount |lookup |initialize )",
-        token=b"FAILED to ",
-        example="FAILED to find requested image",
-        source="Shifter",
-    ),
-    CauseRow(
-        LAUNCH_FAILED,
-        r"^srun: error: (?:Task launch for .{1,80} failed on node [\w.-]{1,64}: (?!No such process)"
-        r"|task [0-9]{1,9} launch failed: )",
-        example="srun: error: Task launch for StepId=96.0 failed on node n1: Socket timed out on send/recv operation",
-        source="Slurm",
-    ),
-    (NOT_FOUND, r": command not found|: No module named |exec: .{1,200}: not found"),
-    (NOT_FOUND, rf": line [0-9]{{1,9}}: .{{1,300}}: {_NO_PROGRAM}"),
-    CauseRow(
-        NETWORK_ERROR,
-        r"Dist(?:Network|Store)Error: |Rendezvous(?:Connection|Timeout)Error"
-        r"|client socket has (?:timed out|failed to connect)",
-        example="torch.distributed.DistNetworkError: The client socket has timed out after 600000ms",
-        source="PyTorch",
-    ),
-    (ERROR, r"(?<![A-Za-z.])[A-Za-z.]{0,80}(?:Error|Exception): +[^ ]"),
-    (ERROR, r"^slurmstepd(?:-[\w.-]{1,64})?: error: couldn't chdir to "),  # srun then prints only the exit code
-    CauseRow(
-        ERROR,
-        r"^ *pmix_\w{1,60} failed$|PMIX ERROR: ",
-        token=b"pmix_",
-        example="[n1:12255] PMIX ERROR: NOT-FOUND in file server/pmix_server.c at line 229",
-        source="PMIx",
-    ),
-    (ERROR, rf"{_TASKS}(?!Terminated|Killed)"),
-    (KILLED, rf"{_TASKS}Killed"),  # srun also kills the other tasks after one that failed
-    (ERROR, r"^(?:pretrain|bash|timeout|mpirun|prterun): |^(?:slurmstepd(?:-[\w.-]{1,64})?|srun): (?:error|fatal): "),
-    (ERROR, r"^(?:slurmstepd(?:-[\w.-]{1,64})?|srun): (?!job [0-9]{1,20} (?:queued|has been))"),  # notices
+def _rows(table: str) -> Iterator[CauseRow]:
+    """Yield the rows of a table: kind, source, example and perhaps the token, then the pattern in indented lines."""
+    for block in re.split(r"\n(?! )", table.strip()):
+        if not block.startswith("#"):
+            head, *pattern = block.split("\n    ")
+            kind, source, example, *token = head.split(" | ")
+            whole = re.sub(r"<([A-Z_]{3,})>", lambda name: _PARTS[name[1]], "".join(pattern))
+            yield CauseRow(kind, source, example, whole, *map(str.encode, token))
+
+
+ROWS = tuple(
+    _rows(r"""
+not started | repro | repro: not started: job 77 runs it already
+    repro: not started:[ ]
+outside its image | repro | repro: n3 runs it outside its image
+    repro: .{0,200} outside its image
+# Faults of the machine, whatever the program does.
+GPU fault | CUDA | torch.AcceleratorError: CUDA error: uncorrectable ECC error encountered
+    <CUDA>(?:uncorrectable (?:ECC|NVLink) error|.{0,99}a hardware error|.{0,99}system not yet initialized)|
+    Detected Critical Xid|GPU is lost|GPU requires re(?:set|start)|fallen off the bus|
+    Unable to determine the device handle for|NVIDIA-SMI has failed|Failed to initialize NVML
+GPU cannot be used | CUDA | RuntimeError: CUDA error: no kernel image is available for execution on the device
+    <CUDA>.{0,99}(?:driver on your system is too old|driver version is insufficient|no kernel image is avail|
+    unsupported toolchain|forward compatibility was attempted|unsupported display driver|invalid device ordinal|
+    no NVIDIA driver on|No CUDA GPUs are avail|no CUDA-capable device)|peer access is not supported
+NaN ended the program | Megatron-LM | RuntimeError: Unexpected result nan (message='found NaN in local grad norm')
+    ^(?:AssertionError|RuntimeError|ValueError): .{0,200}
+    (?:found (?:NaN|Inf) in |[Uu]nexpected result -?(?:nan|inf)\b)
+argument error | argparse | pretrain_gpt.py: error: unrecognized arguments: --DDP-impl local
+    (?:\.py|pretrain): error: |error: (?:unrecognized arguments|argument |the following )
+argument error | pyxis | srun: error: pyxis: could not add mount entry: a:b
+    ^srun: (?:error: pyxis: (?!ignoring )|unrecognized option )
+failed assertion | Python | AssertionError: world size (8) is not divisible by 3
+    ^AssertionError(?:: |:?$)
+# Lines of the next kind have this kind if their numbers show that other processes use the memory (`memory_short`).
+GPU in use | CUDA | RuntimeError: CUDA error: all CUDA-capable devices are busy or unavailable
+    <CUDA>.{0,99}busy or unavailable
+out of GPU memory | PyTorch | torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB
+    OutOfMemoryError|(?:CUDA|Cuda|cuda|THC).{0,60}out of memory|CU(?:BLAS|DNN)_STATUS_ALLOC_FAILED
+out of host memory | Slurm | slurmstepd: error: Detected 1 oom_kill event in StepId=17.0. Some of the step
+    oom[_-]kill event|<TASKS>Out Of Memory|^MemoryError(?:: |:?$)|(?<!failed with error C)annot allocate memory|
+    DefaultCPUAllocator: (?:can't allocate|not enough) memory
+out of host memory | Slurm | slurmstepd: error: StepId=6398.0 exceeded memory limit (50385 > 49152), being killed
+    ^slurmstepd.{0,100} exceeded (?:virtual )?memory limit .{0,80}being killed
+network error | PyTorch | RuntimeError: The server socket has failed to listen on any local network address.
+    ^<EXCEPTION>.{0,300}(?:EADDRINUSE|[Aa]ddress already in use|failed to listen on any local)
+network error | Python | socket.gaierror: [Errno -2] Name or service not known
+    ^(?!.{0,300}(?:HTTP|urlopen))(?:<EXCEPTION>|socket\.gaierror: ).{0,300}
+    (?:gai error|Name or service not known|[Nn]ame resolution)
+not found | Python | python: can't open file '/x/pretrain_gpt.py': [Errno 2] No such file or directory
+    ^ModuleNotFoundError: |can't open file |execve\(\): |must be exported in the shell
+error | Python | ValueError: num_attention_heads (24) must be a multiple of 5
+    ^<EXCEPTION>
+error | PyTorch | Process group watchdog thread terminated with exception: CUDA error: an illegal memory access
+    terminated with exception: (?P<shown>CUDA error: .*)
+# Reports of torchrun, srun, a shell and Open MPI. A launcher ends the other ranks by SIGTERM.
+a rank crashed | Slurm | srun: error: n1: task 6: Segmentation fault (core dumped)
+    (?P<shown>Signal [0-9]{1,3} \(SIG(?:SEGV|BUS|FPE|ILL)\) received.*)|exited on signal [0-9]{1,3}\b(?! \(Killed)|
+    (?:<TASKS>|\b[0-9]{1,9} )(?:Segmentation fault|Bus error|Floating point exception|Illegal instruct)
+a rank crashed | glibc | *** buffer overflow detected ***: terminated | detected ***
+    ^\*\*\* (?:buffer overflow|stack smashing) detected \*\*\*
+a rank was killed | Open MPI | mpirun noticed that process rank 3 with PID 0 on node n1 exited on signal 9 (Killed).
+    ^<SIGKILL>|exited on signal [0-9]{1,3} \(Killed
+a rank was killed | bash | job.sh: line 52: 1234 Killed                  timeout --foreground 60 x
+    : line [0-9]{1,9}: +(?P<shown>[0-9]{1,9} Killed +[^ ]{1,100})
+# torch prints several lines for an error of NCCL. The last line has the reason.
+NCCL misused | NCCL | n1:7:9 [0] init.cc:800 NCCL WARN Duplicate GPU detected : rank 0 and rank 1
+    no socket interface found|is neither AF_INET\b|Duplicate GPU detected ?:
+NCCL misused | PyTorch | DistBackendError: NCCL error in: x.cpp:94, invalid usage
+    <NCCL>.{0,300}invalid (?:usage|argument)|ncclInvalid(?:Usage|Argument):[ ]
+NCCL error | NCCL | NCCL WARN NET/IB : Got completion from peer 192.0.2.1<44206> with status=12 | Got completion
+    Got completion from peer .{1,200}(?:status=|with error )
+NCCL error | NCCL | n1:7:9 [0] enqueue.cc:1 NCCL WARN Cuda failure 1 'invalid argument'
+    Cuda failure (?:[0-9]{1,4} )?'(?!driver shutting down)|Call to ibv_\w{1,40} (?:failed|timed)
+NCCL error | PyTorch | torch.distributed.DistBackendError: NCCL error in: x.cpp:94, unhandled system error
+    <NCCL>(?!.{0,300}(?:remote process|network error))|nccl(?:UnhandledCuda|System|Internal)Error:[ ]
+NCCL time-out | PyTorch | [E ProcessGroupNCCL.cpp:475] [Rank 3] Watchdog caught collective operation timeout
+    Watchdog caught collective operation timeout|Timeout at NCCL work: |NCCL operations have failed or timed out|
+    collective timeout from +rank
+NCCL lost a rank | PyTorch | ncclRemoteError: A call failed possibly due to a network error
+    <NCCL>|ncclRemoteError: |NCCL communicator was aborted
+# By NCCL's watchdog, and in a launcher's report, but not as its root cause: it kills ranks that do not end.
+a rank crashed | PyTorch | traceback : Signal 6 (SIGABRT) received by PID 3031
+    (?P<shown>Signal [0-9]{1,3} \(SIGABRT\) received.*)
+a rank was killed | PyTorch | traceback : Signal 9 (SIGKILL) received by PID 3035
+    <SIGKILL>
+time limit | Slurm | slurmstepd: error: *** STEP 42221.0 ON n1 CANCELLED AT 2026-04-14T16:20:46 DUE TO TIME LIMIT ***
+    DUE TO TIME LIMIT
+node failure | Slurm | srun: error: Node failure on n8
+    NODE FAILURE|Node failure on[ ]
+preempted | Slurm | slurmstepd: error: *** STEP 42221.0 ON n1 CANCELLED AT 2026-04-14T16:20:46 DUE TO PREEMPTION ***
+    DUE TO (?:PREEMPTION|JOB REQUEUE)
+container | pyxis | slurmstepd: error: pyxis: seccomp filter failed: not permitted
+    error: pyxis:[ ]
+not found | Apptainer | FATAL:   "python9": executable file not found in $PATH | FATAL:
+    ^(?:FATAL: {2,}|Error: ).{0,300}(?:executable file .{0,200}not found|command that was not found)
+container | Apptainer | FATAL:   container creation failed: mount /data->/data error: mount source /data doesn't exist
+    ^FATAL: {2,}(?!exec )
+container | podman | Error: statfs /data: no such file or directory
+    ^Error: (?:statfs |OCI runtime|crun: |runc: |short-name |initializing source|unable to copy|.{1,200}image not known)
+container | Shifter | FAILED to find requested image | FAILED to
+    ^FAILED to (?:find requested image|setup |obtain |mount |lookup |initialize )
+launch failed | Slurm | srun: error: Task launch for StepId=96.0 failed on node n1: Socket timed out
+    ^srun: error: (?:Task launch for .{1,80} failed on node [\w.-]{1,64}: (?!No such process)|
+    task [0-9]{1,9} launch failed: |Application launch failed: )
+not found | Python | /usr/bin/python3: No module named megatron
+    : command not found|: No module named |exec: .{1,200}: not found
+not found | bash | task: line 14: /opt/conda/bin/python: No such file or directory
+    : line [0-9]{1,9}: .{1,300}: <NO_PROGRAM>
+network error | PyTorch | torch.distributed.DistNetworkError: The client socket has timed out after 600000ms
+    Dist(?:Network|Store)Error: |Rendezvous(?:Connection|Timeout)Error|
+    client socket has (?:timed out|failed to connect)
+error | Python | loading failed with ValueError: bad magic number
+    (?<![A-Za-z.])[A-Za-z.]{0,80}(?:Error|Exception): +[^ ]
+# srun then prints only the exit code.
+error | Slurm | slurmstepd: error: couldn't chdir to `/work': Permission denied: going to /tmp instead
+    ^slurmstepd(?:-[\w.-]{1,64})?: error: couldn't chdir to[ ]
+error | PMIx | [n1:12255] PMIX ERROR: NOT-FOUND in file server/pmix_server.c at line 229 | pmix_
+    ^ *pmix_\w{1,60} failed$|PMIX ERROR:[ ]
+error | Slurm | srun: error: n1: task 3: Exited with exit code 2
+    <TASKS>(?!Terminated|Killed)
+# srun also kills the other tasks after one that failed.
+a rank was killed | Slurm | srun: error: n1: task 3: Killed
+    <TASKS>Killed
+error | Slurm | srun: fatal: SLURM_MEM_PER_CPU, SLURM_MEM_PER_GPU, and SLURM_MEM_PER_NODE are mutually exclusive.
+    ^(?:pretrain|bash|timeout|mpirun|prterun): |^(?:slurmstepd(?:-[\w.-]{1,64})?|srun): (?:error|fatal):[ ]
+# Notices.
+error | Slurm | srun: Job step aborted: Waiting up to 32 seconds for job step to finish.
+    ^(?:slurmstepd(?:-[\w.-]{1,64})?|srun): (?!job [0-9]{1,20} (?:queued|has been))
+""")
 )
-ROWS = tuple(row if isinstance(row, CauseRow) else CauseRow(*row) for row in _ROWS)
 KINDS: tuple[tuple[str, re.Pattern[str]], ...] = tuple((row.kind, re.compile(row.pattern)) for row in ROWS)
 """(kind, pattern of its lines without labels) in order of precedence. If a pattern has the group `shown`, only
 that part of the line is shown. No pattern distinguishes the digits 1 to 9."""
-
-FAULTS = frozenset(kind for kind, _ in KINDS)
-
-OF_RANK = frozenset(
-    {ASSERTION, GPU_FAULT, GPU_UNUSABLE, GPU_IN_USE, NO_GPU_MEMORY, NOT_FOUND, ERROR, CRASHED, KILLED}
-    | {NCCL_MISUSED, NCCL_ERROR, NCCL_TIMEOUT, NCCL_LOST, NAN_ENDED, NETWORK_ERROR}
-)
-"""Errors of a single rank. If the line does not name the rank, a launcher's report may."""
-
-OF_JOB = frozenset({TIME_LIMIT, NODE_FAILURE, PREEMPTED})
-"""Events of the whole job, whichever rank prints them."""
-
-FOLLOW_AN_END = frozenset({ERROR, CRASHED, KILLED, NCCL_ERROR, NCCL_TIMEOUT, NCCL_LOST, NETWORK_ERROR})
-"""Errors that ranks print when Slurm ends them. After Slurm's message (`SLURM_ENDS`) they are no causes."""
 
 SLURM_ENDS = re.compile(rb"CANCELLED AT [^\r\n]{1,40} DUE TO (?:TIME LIMIT|PREEMPTION|JOB REQUEUE|NODE FAILURE)")
 

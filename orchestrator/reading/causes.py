@@ -67,7 +67,8 @@ class _Container:
         """Return the error and its reason in one line."""
         error = (self.error or self.first).strip()
         reason = self.reasons[min(self.reasons)] if self.reasons else ""
-        reason = reason.removesuffix(": " + error.rpartition(": ")[2])  # the same path again
+        if "/" in (image := error.rpartition(": ")[2]):
+            reason = reason.removesuffix(f": {image}")  # the same path again
         return f"pyxis: {error}" + (f"; {reason}" if reason else "")
 
 
@@ -117,6 +118,9 @@ _LEAST_ERROR = max(order for order, (kind, _) in enumerate(kinds.KINDS) if kind 
 
 _DIGITS = str.maketrans("12345678", "9" * 8)
 _TIMED_OUT_RANK = re.compile(r"collective timeout from +rank ([0-9]{1,9})")
+_EXITED_WITH = re.compile(
+    r"error: [\w.-]{1,64}: tasks? [0-9,\- ]{1,80}: Exited with exit code (?!1(?:37|43)\b)([0-9]{1,3})"
+)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -144,7 +148,7 @@ class Cause:
 
     `line` has no launcher labels, is printable, and has at most `LONGEST_LINE` characters. `rank` is None if the log
     does not name it. `others` are the best lines of other kinds, in order of precedence. `origins` are the sources of
-    the line, or of each container that failed by itself.
+    the line, or of each container that failed by itself. `exit_code` is that of the first task that no signal ended.
     """
 
     kind: str
@@ -152,6 +156,7 @@ class Cause:
     rank: int | None
     others: tuple[Cause, ...] = field(default=(), compare=False, repr=False)
     origins: tuple[Origin, ...] = field(default=(), compare=False, repr=False)
+    exit_code: int | None = field(default=None, compare=False, repr=False)
 
     def __str__(self) -> str:
         return f"{self.kind}: {self.line}"
@@ -234,6 +239,7 @@ class _StartErrors:
         self._works_at: int | None = None
         self._ended_at: int | None = None
         self._filled_by_job = False  # a rank used too much GPU memory by itself
+        self._exit_code: int | None = None
 
     def read(self, part: bytes, begins: int) -> None:
         """Read the next part, which begins at this position in the log."""
@@ -265,7 +271,7 @@ class _StartErrors:
         if not best:
             return None
         first, *others = best.values()
-        return replace(first, others=tuple(others))
+        return replace(first, others=tuple(others), exit_code=self._exit_code)
 
     def _add(self, at: int, line: LogLine) -> None:
         order = _kind_of_similar(line.text.translate(_DIGITS), self._program)
@@ -283,6 +289,8 @@ class _StartErrors:
             self._filled_by_job |= not short.is_of_others
         if order == _CONTAINER:
             self._containers.add(line)
+        if self._exit_code is None and (exited := _EXITED_WITH.search(line.text)) is not None:
+            self._exit_code = int(exited[1])
         named = _TIMED_OUT_RANK.search(line.text) if order == _NCCL_TIMEOUT else None
         if named is not None:
             line = replace(line, rank=int(named[1]), is_task=False)

@@ -52,6 +52,7 @@ class Failure(str, enum.Enum):
     NCCL_ERROR = "nccl-error"
     NCCL_TIMEOUT = "nccl-timeout"
     TIMEOUT = "timeout"
+    DEADLINE = "deadline"
     IMAGE = "image"
     CONFIGURATION = "configuration"
     NUMBERS = "numbers"
@@ -98,6 +99,7 @@ POLICIES: dict[Failure, Policy] = {
     Failure.TIMEOUT: Policy(
         False, False, "the job would reach the time limit again; `repro retry --class timeout --time +50%`"
     ),
+    Failure.DEADLINE: Policy(False, False, "the job could not end before its `--deadline`; give it a later one"),
     Failure.IMAGE: Policy(True, True, "its container did not start"),
     Failure.CONFIGURATION: Policy(False, False, "the job would fail in the same way"),
     Failure.NUMBERS: Policy(
@@ -117,54 +119,18 @@ _BY_STATE = {
     "CANCELLED": Failure.CANCELLED,
     "OUT_OF_MEMORY": Failure.HOST_OOM,
     "TIMEOUT": Failure.TIMEOUT,
-    "DEADLINE": Failure.TIMEOUT,
+    "DEADLINE": Failure.DEADLINE,
 }
 
-_BY_KIND = {
-    kinds.NOT_STARTED: Failure.STOPPED,
-    kinds.OUTSIDE_IMAGE: Failure.CONFIGURATION,
-    kinds.ARGUMENT_ERROR: Failure.CONFIGURATION,
-    kinds.ASSERTION: Failure.CONFIGURATION,
-    kinds.GPU_FAULT: Failure.GPU_FAULT,
-    kinds.GPU_UNUSABLE: Failure.CONFIGURATION,
-    kinds.GPU_IN_USE: Failure.GPU_IN_USE,
-    kinds.NO_GPU_MEMORY: Failure.GPU_OOM,
-    kinds.NO_HOST_MEMORY: Failure.HOST_OOM,
-    kinds.NOT_FOUND: Failure.CONFIGURATION,
-    kinds.KILLED: Failure.KILLED,
-    kinds.NCCL_MISUSED: Failure.CONFIGURATION,
-    kinds.NCCL_ERROR: Failure.NCCL_ERROR,
-    kinds.NCCL_LOST: Failure.NCCL_ERROR,
-    kinds.NCCL_TIMEOUT: Failure.NCCL_TIMEOUT,
-    kinds.TIME_LIMIT: Failure.TIMEOUT,
-    kinds.NODE_FAILURE: Failure.NODE_FAIL,
-    kinds.PREEMPTED: Failure.PREEMPTED,
-    kinds.CONTAINER: Failure.IMAGE,
-    kinds.NAN_ENDED: Failure.NUMBERS,
-    kinds.NETWORK_ERROR: Failure.NCCL_ERROR,
-    kinds.LAUNCH_FAILED: Failure.NODE_FAIL,
-}
+_BY_KIND = {name: Failure(kind.failure) for name, kind in kinds.FAULTS.items() if kind.failure}
 """Classes by the kind of the line that `reading.causes` finds."""
 
-DECIDES_ANY_END = frozenset(
-    {
-        kinds.ARGUMENT_ERROR,
-        kinds.ASSERTION,
-        kinds.GPU_FAULT,
-        kinds.GPU_UNUSABLE,
-        kinds.GPU_IN_USE,
-        kinds.NO_GPU_MEMORY,
-        kinds.NO_HOST_MEMORY,
-        kinds.NCCL_ERROR,
-        kinds.NCCL_TIMEOUT,
-    }
-)
-"""Kinds of lines that decide even if the scheduler reports a good end, or the time limit for which ranks waited."""
+DECIDES_ANY_END = frozenset(name for name, kind in kinds.FAULTS.items() if kind.decides)
 
-KILLED_CODE = 128 + 9
-"""Exit code of a shell whose process SIGKILL ended."""
+KILLED_CODE, TERMINATED_CODE = 128 + 9, 128 + 15
+"""Exit codes of a shell whose process SIGKILL or SIGTERM ended."""
 
-_NEED_NO_KIND = (Failure.TIMEOUT, Failure.LOST, Failure.INCOMPLETE, Failure.PROGRAM)
+_NEED_NO_KIND = (Failure.TIMEOUT, Failure.DEADLINE, Failure.LOST, Failure.INCOMPLETE, Failure.PROGRAM)
 """Classes without a kind of line, or that may occur without one."""
 
 _BY_OTHERS = (Failure.NOT_SUBMITTED, Failure.NODE_FAIL, Failure.PREEMPTED, Failure.LOST, Failure.CANCELLED)
@@ -197,7 +163,7 @@ class Ending:
     @property
     def reached_limit(self) -> bool:
         """Return whether the scheduler ended the job at its time limit or its deadline."""
-        return _BY_STATE.get(self.state) is Failure.TIMEOUT
+        return self.state in ("TIMEOUT", "DEADLINE")
 
 
 def class_named(name: str | None) -> str:
@@ -241,7 +207,8 @@ def failing_line(failure: Failure, cause: Cause | None) -> Cause | None:
     """Return the line of a log that decided the class: of the class's kinds, or the best line if it needs no kind."""
     if cause is None or failure is Failure.CANCELLED:
         return None
-    own_kinds = [kind for kind, of_kind in _BY_KIND.items() if of_kind is failure]
+    of_class = Failure.TIMEOUT if failure is Failure.DEADLINE else failure
+    own_kinds = [kind for kind, of_kind in _BY_KIND.items() if of_kind is of_class]
     line = cause.of(*own_kinds, *([kinds.NOT_A_NUMBER] if failure is Failure.NUMBERS else []))
     if line is None and failure in _NEED_NO_KIND and cause.is_fault:
         line = cause
@@ -264,11 +231,13 @@ def failure_of(
         return Failure.CANCELLED
     if by_state is Failure.CANCELLED and ("dependency" in reason or reason.startswith(STOPPED_AFTER)):
         return Failure.STOPPED
+    if by_state is Failure.CANCELLED and kind == kinds.NO_HOST_MEMORY:  # by old versions of Slurm
+        return by_kind
     if by_state in _BY_OTHERS:
         return by_state
     if differs:
         return Failure.CONFIGURATION
-    if by_state is Failure.TIMEOUT and kind in DECIDES_ANY_END:  # ranks waited for a failed rank
+    if ending.reached_limit and kind in DECIDES_ANY_END:  # ranks waited for a failed rank
         return by_kind
     if by_state is not None:
         return by_state
@@ -369,6 +338,8 @@ def judgement_of(findings: LogFindings, ending: Ending, find_cause: Callable[[],
     reasons += findings.lacking
     kind, is_whole = cause.kind if cause else None, not findings.lacking
     failure = failure_of(ending, kind, differs=bool(differs), is_whole=is_whole, is_finite=findings.is_finite)
+    if cause and cause.exit_code is not None and ending.exit_code in (KILLED_CODE, TERMINATED_CODE):
+        ending = replace(ending, exit_code=cause.exit_code)  # srun returns the largest code, of the tasks that it ended
     if failure is Failure.STOPPED and ending.state == "CANCELLED":
         return Judgement(FAILED, f"not started: {ending.reason}", failure)
     own = findings.own_failure() if failure not in BY_SCHEDULER and not differs else None
@@ -403,7 +374,7 @@ def _end(ending: Ending, failure: str, fault: Cause | None) -> list[str]:
     elif not ending.succeeded:
         code = f" with exit code {ending.exit_code}" if ending.exit_code else ""
         # The log of a cancelled job only shows the effect of the signal.
-        why = str(fault) if fault and fault.is_fault and ending.state != "CANCELLED" else ending.reason
+        why = str(fault) if fault and fault.is_fault and failure is not Failure.CANCELLED else ending.reason
         reasons.append(f"{ending.state}{code}" + (f" ({why})" if why and not is_of_memory else ""))
     return reasons
 
@@ -419,7 +390,11 @@ _MOST_LINES = 100_000
 """Limit of stored lines about nodes: srun prints a few for each node."""
 
 _NODE = rb"([A-Za-z0-9_.\-]{1,64})"
-_NODE_LOST = re.compile(rb"error: Node failure on " + _NODE)
+_NODE_LOST = re.compile(
+    rb"srun: error: (?:(?:Node failure on |Task launch for .{1,80} failed on node )"
+    + _NODE
+    + rb"(?![\w.-]|: No such process)|task ([0-9]{1,9}) launch failed: )"
+)
 _ENDED = rb"(Terminated|Killed|Exited with exit code 1(?:37|43)\b)?"  # by srun, because of another task
 _TASKS_ENDED = re.compile(rb"srun: error: " + _NODE + rb": tasks? ([0-9][0-9,\- ]{0,1000}): " + _ENDED)
 _SPAN = re.compile(rb"([0-9]{1,9})(?:-([0-9]{1,9}))?")
@@ -465,8 +440,9 @@ def failed_nodes(
     for block in log:
         finder.feed(block)
         ends.feed(block)
-    nodes: Iterable[str] = ends.lost
-    if failure is not Failure.NODE_FAIL:
+    if failure is Failure.NODE_FAIL:
+        nodes: Iterable[str] = filter(None, (node or allocation.node_of_task(task) for node, task in ends.lost))
+    else:
         nodes = _nodes_of_line(failing_line(failure, finder.cause()), ends, allocation)
     # Other names are output of a program, or of an earlier start of the job on other nodes.
     return tuple(node for node in dict.fromkeys(nodes) if not allocation.nodes or node in allocation.nodes)
@@ -484,20 +460,19 @@ def _nodes_of_line(line: Cause | None, ends: _TaskEnds, allocation: Allocation) 
 
 
 class _TaskEnds:
-    """Nodes that srun reports as lost, and the ends of tasks by node."""
+    """Nodes that srun reports as lost or as unable to launch a task, and the ends of tasks by node."""
 
     def __init__(self) -> None:
-        self.lost: dict[str, None] = {}
+        self.lost: dict[tuple[str, int], None] = {}  # node, or task
         self.first_failed: tuple[str, ...] = ()
         self._spans: list[tuple[int, int, str]] = []
 
     def feed(self, block: bytes) -> None:
         """Read the next block of the log."""
-        for start, end in lines_with(block, b"error: Node failure on "):
+        for start, end in lines_with(block, b"srun: error: "):
             lost = _NODE_LOST.search(block, start, end)
             if lost and len(self.lost) < _MOST_LINES:
-                self.lost[lost[1].decode()] = None
-        for start, end in lines_with(block, b"srun: error: "):
+                self.lost[(lost[1] or b"").decode(), int(lost[2] or 0)] = None
             ended = _TASKS_ENDED.search(block, start, end)
             if ended is None:
                 continue

@@ -284,7 +284,7 @@ _HEAD_BYTES, _REST_BYTES = 1000, 4000
 
 _NAN_COUNT = re.compile(rb"number of nan iterations: {0,12}([^ |\r\n]{1,24}) ?\|")
 _LINE_END = re.compile(rb"[\r\n]")
-_ONE_NUMBER = re.compile(NUMBER)
+_ONE_NUMBER = re.compile(rb"(" + NUMBER + rb")(?:/" + NUMBER + rb")?")  # Primus adds a mean
 _TIME = re.compile(rb"\[([0-9]{4}-[0-9]{2}-[0-9]{2} [0-9:]{8})[.0-9]{0,7}\] \Z")
 _TIME_BYTES = 30
 
@@ -388,7 +388,8 @@ def _fields(text: bytes) -> Iterator[tuple[bytes, float | None]]:
     for piece in text.split(b"|"):
         name, colon, value = piece.strip().rpartition(b":")
         if colon:
-            yield name, float(value) if _ONE_NUMBER.fullmatch(value.strip()) else None
+            number = _ONE_NUMBER.fullmatch(value.strip())
+            yield name, float(number[1]) if number else None
 
 
 def _count(value: float | None) -> int:

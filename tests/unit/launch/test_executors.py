@@ -97,6 +97,36 @@ def test_a_rejection_has_the_schedulers_words_once(
     assert capfd.readouterr() == ("", "")
 
 
+@pytest.mark.fault(
+    section="Submissions",
+    fault="A site's sbatch prints a banner and its refusal on stdout",
+    promise="The refusal is shown without the banner.",
+)
+@pytest.mark.parametrize(
+    ("said", "shown"),
+    [
+        (
+            r"------\n  Welcome to the site\n------\n\n--> Verifying the host...OK\n"
+            r"--> Submission error: give a queue with \"-p\"\n\n",
+            'Submission error: give a queue with "-p"',
+        ),
+        (
+            r"  Welcome\n--> Verifying access...FAILED\n\n  [*] Too many nodes\n",
+            "Verifying access...FAILED: [*] Too many nodes",
+        ),
+        (r"Welcome\nmaintenance of the queue\n====\n", "maintenance of the queue"),
+        ("", "the scheduler refused the job without a message"),
+    ],
+)
+def test_a_refusal_on_stdout_is_shown_without_the_banner(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str, shown: str
+) -> None:
+    fake_sbatch(tmp_path / "bin", monkeypatch, f"""printf -- '{said}'; exit 1""")
+    with pytest.raises(ReproError) as caught:
+        SlurmScriptExecutor(tmp_path / "jobs").submit_script("#!/bin/bash\n", "repro:feed")
+    assert str(caught.value).partition(". Hint: ")[0] == shown
+
+
 def test_a_controller_that_does_not_answer_is_no_rejection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     body = 'echo "sbatch: error: Unable to contact slurm controller (connect failure)" >&2; exit 1'
     fake_sbatch(tmp_path / "bin", monkeypatch, body)

@@ -35,6 +35,7 @@ PRETRAIN = E2021.replace(b" learning rate", b" host wait per iteration (ms): 12.
 FIVE = IterationLine(5, 3520.1, 10.42536, 4.157, True, 8192.0, 0, 0)
 TEN = IterationLine(10, 3520.1, 9.912345, 2.310, True, 8192.0, 0, 0, 104.4)
 KWAI = E2021.replace(b" learning rate", b" tokens per sec per gpu: 3016.01234 | learning rate")
+PRIMUS = V0_5.replace(b"3520.1", b"3520.1/3518.2").replace(b"104.4", b"104.4/104.5")
 EXPERTS = E2021.replace(b" loss scale", b" load_balancing_loss: 1.000000E+00 | aux [1, 2] free text | loss scale")
 
 
@@ -47,12 +48,13 @@ EXPERTS = E2021.replace(b" loss scale", b" load_balancing_loss: 1.000000E+00 | a
         (NEWEST, replace(TEN, skipped=1, reported_tflops_per_gpu=98.1, power_w=366.6)),
         (KWAI, replace(FIVE, reported_tokens_per_s_per_gpu=3016.01234)),
         (EXPERTS, FIVE),
+        (PRIMUS, TEN),
         (PRETRAIN, replace(FIVE, host_wait_ms=12.3)),
         (PRETRAIN.replace(b"12.3", b"0.0"), replace(FIVE, host_wait_ms=0.0)),
         (PRETRAIN.replace(b"| loss scale", b"| a new field: 7 | loss scale"), replace(FIVE, host_wait_ms=12.3)),
     ],
     ids=[
-        *("2021", "core_v0.5", "core_v0.6", "newest", "Megatron-Kwai", "mixture of experts"),
+        *("2021", "core_v0.5", "core_v0.6", "newest", "Megatron-Kwai", "mixture of experts", "Primus"),
         *("pretrain", "no host wait", "pretrain with a field of a later version"),
     ],
 )
@@ -101,10 +103,11 @@ def test_a_printed_nan_or_infinity_is_not_finite(word: bytes, number: bytes) -> 
     [
         E2021.replace(b"3520.1", b"..."),
         E2021.replace(b"3520.1", b"1.2.3"),
+        E2021.replace(b"3520.1", b"3520.1/x"),
         E2021.replace(b"nan iterations:   0", b"nan iterations:   ."),
         E2021.replace(b"     500", b"5" * 5000),
     ],
-    ids=["dots", "two points", "no count", "5000 digits"],
+    ids=["dots", "two points", "no mean", "no count", "5000 digits"],
 )
 def test_a_garbled_number_gives_no_line_and_no_crash(line: bytes) -> None:
     assert list(iteration_lines(line)) == []

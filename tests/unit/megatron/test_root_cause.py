@@ -608,3 +608,45 @@ def test_a_folder_that_the_node_cannot_enter_is_the_cause_and_not_the_exit_code_
     line = "slurmstepd-n1: error: couldn't chdir to `/home/me/work': Permission denied"
     found = megatron_cause(f"{line}\nsrun: error: n1: tasks 0-3: Exited with exit code 1\n".encode())
     assert found is not None and found.line == line
+
+
+FIRST_FAILED = b"Root Cause (first observed failure):\n"
+PARTS = {
+    # name -> (parts of a log, kind, line, rank)
+    "an assertion between iterations": (
+        [TRAINED + b"\n", b"3: [rank3]: AssertionError: the batch is empty\n" + TRAINED + b"\n"],
+        ("error", "AssertionError: the batch is empty", 3),
+    ),
+    "an error between two messages of an end": (
+        [LIMIT + b"\n", b"3: " + NCCL + b"\n" + LIMIT + b"\n"],
+        ("time limit", LIMIT.decode(), None),
+    ),
+    "an earlier line with the time-out of a rank, found by a later literal": (
+        [DUMP + b"\n[rank3]: error: collective timeout from  rank 6\n"],
+        ("NCCL time-out", DUMP.decode().removeprefix("[rank2]:"), 1),
+    ),
+    "a start without a fault, and another with a NaN": (
+        [WORLD + b"\n", WORLD.replace(b"0: ", b"1: ") + b"\n" + TRAINED.replace(b"9.912345E+00", b"nan") + b"\n"],
+        ("not a number", TRAINED.decode()[3:].replace("9.912345E+00", "nan")[:LONGEST_LINE], 7),
+    ),
+    "a report that ends without a line end": (
+        [
+            FIRST_FAILED
+            + b"[0]:\n  rank      : 5 (local_rank: 1)\n  traceback : Signal 9 (SIGKILL) received by PID 3035"
+        ],
+        ("a rank was killed", "Signal 9 (SIGKILL) received by PID 3035", 5),
+    ),
+    "a report with a blank line in the next part": (
+        [FIRST_FAILED, b"\n  rank      : 5 (local_rank: 1)\n  traceback : Signal 9 (SIGKILL) received by PID 3035\n"],
+        ("a rank was killed", "Signal 9 (SIGKILL) received by PID 3035", 5),
+    ),
+}
+
+
+@pytest.mark.parametrize(("parts", "expected"), PARTS.values(), ids=PARTS)
+def test_a_log_read_in_parts_has_its_cause(parts: list[bytes], expected: tuple[str, str, int | None]) -> None:
+    finder = CauseFinder(MEGATRON_LINES)
+    for part in parts:
+        finder.feed(part)
+    result = finder.cause()
+    assert result is not None and (result.kind, result.line, result.rank) == expected

@@ -17,10 +17,15 @@ from orchestrator.reading.failure import (
     PREEMPTED_IN_GRACE,
     Ending,
     Failure,
+    LogFindings,
+    Mismatch,
     class_named,
     failing_line,
     failure_of,
     is_of_classes,
+    judgement_of,
+    other_commit,
+    pause_before,
     policy_of,
 )
 from tests.causes import megatron_cause
@@ -60,9 +65,12 @@ NO_IMAGE = b"slurmstepd-n3: error: pyxis: couldn't start container\nsrun: error:
         ("PREEMPTED", None, HOST_OOM, "preempted"),
         ("LOST", None, b"", "lost"),
         ("CANCELLED", None, b"", "cancelled"),
+        ("CANCELLED", 1, b"slurmstepd: Job 6398 exceeded memory limit (50385 > 49152), being killed\n", "host-oom"),
+        ("CANCELLED", None, GPU_OOM, "cancelled"),
         ("NEVER_SUBMITTED", None, b"", "not-submitted"),
         ("TIMEOUT", None, b"", "timeout"),
-        ("DEADLINE", None, b"", "timeout"),
+        ("DEADLINE", None, b"", "deadline"),
+        ("DEADLINE", None, GPU_OOM, "gpu-oom"),
         ("TIMEOUT", None, GPU_OOM, "gpu-oom"),
         ("TIMEOUT", None, LIMIT + NCCL, "timeout"),
         ("TIMEOUT", None, NCCL + LIMIT, "nccl-error"),
@@ -179,6 +187,28 @@ def test_the_cause_decides_before_the_missing_proof_of_the_image(
     assert str(failure_of(ending, line.kind if line else None)) == expected
 
 
+@pytest.mark.fault(
+    section="Faults of jobs",
+    fault="A task fails, srun ends the others, and Slurm reports the code of an ended task",
+    promise="The reason has the code of the first task that ended by itself.",
+)
+@pytest.mark.parametrize(
+    ("exit_code", "ends", "shown"),
+    [
+        (143, ["n1: tasks 0-1: Exited with exit code 143", "n2: task 2: Exited with exit code 1"], 1),
+        (137, ["n2: tasks 2-3: Exited with exit code 2", "n2: task 4: Exited with exit code 1"], 2),
+        (143, ["n1: tasks 0-1: Exited with exit code 143", "n2: task 2: Terminated"], 143),
+        (3, ["n1: tasks 0-1: Exited with exit code 1"], 3),
+        (143, ["n2: task 2: Exited with exit code 137", "n2: task 3: Exited with exit code 14"], 14),
+    ],
+)
+def test_the_reason_has_the_code_of_the_task_that_ended_by_itself(exit_code: int, ends: list[str], shown: int) -> None:
+    log = "ValueError: bad\n" + "".join(f"srun: error: {end}\n" for end in ends)
+    ending = Ending(ENDED, "FAILED", exit_code, None)
+    judged = judgement_of(LogFindings(), ending, lambda: megatron_cause(log.encode()))
+    assert judged.reason == f"FAILED with exit code {shown} (error: ValueError: bad)"
+
+
 @pytest.mark.parametrize("kind", [None, "out of GPU memory", "out of host memory", "NCCL time-out", "error"])
 @pytest.mark.parametrize("state", ["COMPLETED", "FAILED", "TIMEOUT", "OUT_OF_MEMORY"])
 def test_job_with_another_configuration_has_class_configuration(state: str, kind: str | None) -> None:
@@ -208,6 +238,7 @@ FOUND = Cause(
     [
         (Failure.NCCL_ERROR, FOUND, "NCCL error in"),
         (Failure.TIMEOUT, FOUND, "DUE TO TIME LIMIT"),
+        (Failure.DEADLINE, FOUND, "DUE TO TIME LIMIT"),
         (Failure.NUMBERS, FOUND, "nan"),
         (Failure.PROGRAM, FOUND, "NCCL error in"),
         (Failure.CANCELLED, FOUND, None),
@@ -253,3 +284,75 @@ def test_retry_accepts_the_classes_of_described_programs() -> None:
     assert failure_classes("bad-link, timeout", ["bad-link", Failure.LOST]) == {"bad-link", Failure.TIMEOUT}
     with pytest.raises(ReproError, match='no such class. Did you mean "bad-link"?'):
         failure_classes("bad-lnk", ["bad-link"])
+
+
+@pytest.mark.parametrize(
+    ("submitted", "failure", "seconds"),
+    [
+        (0, Failure.NODE_FAIL, 0),
+        (1, Failure.NODE_FAIL, 0),
+        (2, Failure.NODE_FAIL, 60),
+        (3, Failure.IMAGE, 300),
+        (9, Failure.IMAGE, 300),
+        (3, Failure.TIMEOUT, 0),
+    ],
+)
+def test_the_pause_grows_with_the_failures_that_are_retried(submitted: int, failure: Failure, seconds: int) -> None:
+    assert pause_before(submitted, failure) == seconds
+
+
+@pytest.mark.parametrize(
+    ("ran", "planned", "differs"),
+    [
+        ("abcdef0123", "abcdef0", False),
+        ("abcdef0", "abcdef0123", False),
+        ("abcdef0", "abcdef1", True),
+        ("v2.1-dirty", "abcdef1", False),
+        (None, "abcdef1", False),
+        ("abcdef0", None, False),
+    ],
+)
+def test_a_commit_differs_only_from_another_commit(ran: str | None, planned: str | None, differs: bool) -> None:
+    assert [found.reason for found in other_commit(ran, planned)] == [f"ran commit {ran}, not {planned}"] * differs
+
+
+FAILED_WELL = Ending(ENDED, "FAILED", 1, None)
+
+
+def test_a_failure_class_of_the_program_replaces_the_class_of_the_log_only() -> None:
+    own = Cause("bad-link", "link 3 is bad", None)
+    findings = LogFindings(lacking=["the log has no row"], own_failure=lambda: own)
+    judged = judgement_of(findings, FAILED_WELL, lambda: Cause("error", "ValueError: x", 0))
+    assert (judged.failure, judged.cause) == ("bad-link", own)
+    assert judged.reason == "FAILED with exit code 1 (bad-link: link 3 is bad); the log has no row"
+    for ending in (replace(FAILED_WELL, state="NODE_FAIL"), replace(FAILED_WELL, reason="cancelled by user")):
+        assert judgement_of(findings, ending, lambda: None).failure in {"node-fail", "cancelled"}
+    other = replace(findings, differs=[Mismatch("ran in fp16, not bf16")])
+    assert judgement_of(other, FAILED_WELL, lambda: None).failure == "configuration"
+
+
+@pytest.mark.parametrize(
+    ("ending", "cause", "reason"),
+    [
+        (
+            Ending(ENDED, "CANCELLED", 15, "cancelled by user at 10:00"),
+            Cause("error", "Terminated", 0),
+            "cancelled by user at 10:00",
+        ),
+        (Ending(ENDED, "CANCELLED", 15, "by an administrator"), Cause("error", "ValueError: x", 0),
+         "CANCELLED with exit code 15 (by an administrator)"),
+        (Ending(ENDED, "CANCELLED", 1, "not by repro"), Cause("out of host memory", "slurmstepd: x", None),
+         "CANCELLED with exit code 1 (out of host memory: slurmstepd: x)"),
+        (FAILED_WELL, Cause("what ran", "world size 3", 0), "FAILED with exit code 1"),
+        (FAILED_WELL, megatron_cause(BUSY),
+         "a GPU was in use by another process (rank 0, others had 100.0 of its 139.8 GiB, tried to allocate 1.50 GiB);"
+         " FAILED with exit code 1"),
+        (FAILED_WELL, megatron_cause(BUSY.replace(b"has 100.00 GiB", b"has 0.10 GiB").replace(b"38.84", b"138.74")),
+         "out of memory on the GPU (rank 0, tried to allocate 1.50 GiB); FAILED with exit code 1"),
+        (FAILED_WELL, Cause("out of GPU memory", "OutOfMemoryError", None),
+         "out of memory on the GPU; FAILED with exit code 1"),
+    ],
+)  # fmt: skip
+def test_the_reason_has_the_state_the_code_and_what_is_known(ending: Ending, cause: Cause | None, reason: str) -> None:
+    findings = LogFindings(lacking=["the log has no row"])
+    assert judgement_of(findings, ending, lambda: cause).reason == f"{reason}; the log has no row"

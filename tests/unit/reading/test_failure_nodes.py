@@ -148,6 +148,29 @@ def test_nodes_that_srun_reports_lost_are_excluded() -> None:
     assert failed_nodes(Failure.NODE_FAIL, [EXITED + ENDED], FOUR) == ()
 
 
+@pytest.mark.fault(
+    section="Faults of jobs",
+    fault="srun cannot launch the tasks of some nodes",
+    promise="These nodes are excluded, not those whose launch srun ended.",
+)
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        (b"Task launch for StepId=9.0 failed on node n2: Job credential expired", ("n2",)),
+        (b"Task launch for 9.0 failed on node n3: Communication connection failure", ("n3",)),
+        (b"Task launch for StepId=9.0 failed on node n22: No such process", ()),
+        (b"task 5 launch failed: Slurmd could not execve job", ("n3",)),
+        (b"task 99 launch failed: Slurmd could not execve job", ()),
+        (
+            b"task 7 launch failed: x\nsrun: error: task 6 launch failed: x\nsrun: error: Node failure on n1",
+            ("n4", "n1"),
+        ),
+    ],
+)
+def test_nodes_where_srun_launches_no_task_are_excluded(lines: bytes, expected: tuple[str, ...]) -> None:
+    assert failed_nodes(Failure.NODE_FAIL, [b"srun: error: " + lines + b"\n" + EXITED], FOUR) == expected
+
+
 def test_single_node_is_excluded_without_reading_its_log() -> None:
     def never() -> bytes:
         raise AssertionError("the log was read")
