@@ -123,12 +123,11 @@ def _print_report(report: api.BatchReport, wide: bool) -> None:
 def _suggest_next(names: Sequence[str], cluster: str | None, options: api.CaseOptions, report: api.BatchReport) -> None:
     """Print the command that submits the planned cases, or that plans them for a cluster."""
     first = report.selections[0]
-    scales = list(first.entry.experiment.scales)
     if cluster is not None:
-        scale = {"scale": first.cases[0].scale} if len(report.selections) == 1 else {}
-        suggest("the jobs to submit", "submit", *names, cluster=cluster, **{**options, **scale}, dry_run=True)
-    elif scales and not options.get("where"):  # the cases of another scale have other names
-        suggest("a size for this machine", "plan", names[0], cluster="local", scale=scales[-1])
+        at = {"scale": first.cases[0].scale} if len(report.selections) == 1 else {}
+        suggest("the jobs to submit", "submit", *names, cluster=cluster, **{**options, **at}, dry_run=True)
+    elif (scale := _cpu_scale(first.entry)) and not options.get("where"):  # its cases have other names
+        suggest("a size for this machine", "plan", names[0], cluster="local", scale=scale)
     else:
         suggest("the same cases on another machine", "plan", *names, cluster="selene", **options)
 
@@ -433,8 +432,18 @@ def check(
         raise typer.Exit(EXIT_FAILED)
     if console.is_json:
         return
+    if entry.paper.machine is None and _cpu_scale(entry) is None:
+        suggest(f"machines for repro plan {entry.argument} --cluster NAME", "clusters list")
+        return
     machine = None if entry.paper.machine is not None else "local"
     suggest("memory, time and cost of each case", "plan", entry.argument, cluster=machine)
+
+
+def _cpu_scale(entry: api.Entry) -> str | None:
+    """Return the smallest scale that runs on CPU cores, and so on this machine; None if there is none."""
+    top = entry.experiment
+    devices = {"paper": top.device, **{name: scale.device or top.device for name, scale in top.scales.items()}}
+    return next((name for name, device in reversed(devices.items()) if device == "cpu"), None)
 
 
 def _print_output(output: api.CheckedOutput) -> None:

@@ -218,7 +218,7 @@ def status(
         _print_notes(now)
         if not console.is_json:
             _print_rows(now.jobs, now.experiments, wide)
-    _suggest_next(now, experiment, {**selection, "state": state})
+    _suggest_next(now, experiment, {**selection, "state": state}, failed_only=failed)
 
 
 def _watch(now: api.Status, current: Callable[[], api.Status], wide: bool) -> api.Status:
@@ -285,7 +285,7 @@ def _print_rows(jobs: Sequence[api.JobStatus], experiments: Sequence[api.Experim
         message("no matching job")
 
 
-def _suggest_next(now: api.Status, experiment: str | None, selection: api.StateFilter) -> None:
+def _suggest_next(now: api.Status, experiment: str | None, selection: api.StateFilter, *, failed_only: bool) -> None:
     """Print the command that explains the first failure, waits for open jobs, or shows the results."""
     failed = next((job for job in now.jobs if job.verdict == "failed"), None)
     if now.experiments and not now.jobs:
@@ -299,8 +299,10 @@ def _suggest_next(now: api.Status, experiment: str | None, selection: api.StateF
         suggest_status(names, selection, watch=True)
     elif now.jobs:
         suggest_results([short_name(now.jobs[-1].experiment)], {**selection, "state": None})
+    elif experiment is not None and (failed_only or any(selection.values())):
+        suggest("all its jobs", "status", experiment)
     else:
-        suggest("all states", "status", *filter(None, [experiment]))
+        suggest("the experiments that have jobs", "status")
 
 
 def _picture(now: api.Status, wide: bool) -> list[str]:

@@ -458,9 +458,10 @@ def cancel(
     if not cancelled.asked and not cancelled.refused:
         message("no job to cancel: the scheduler no longer has these jobs")
     else:
-        refused = f", {len(cancelled.refused)} refused" if cancelled.refused else ""
+        rest = f", {len(cancelled.refused)} refused" if cancelled.refused else ""
+        rest += f", {len(cancelled.unlisted)} no longer in the scheduler" if cancelled.unlisted else ""
         verb = "is" if len(cancelled.asked) == 1 else "are"
-        message(f"{counted(len(cancelled.asked), 'job')} {verb} being cancelled{refused}")
+        message(f"{counted(len(cancelled.asked), 'job')} {verb} being cancelled{rest}")
     names = list(dict.fromkeys(short_name(job.experiment) for job in jobs))
     suggest("whether they have ended", "status", *only(names), **selection)
     for problem in cancelled.unrecorded:

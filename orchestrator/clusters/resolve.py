@@ -38,7 +38,7 @@ from orchestrator.config.yaml import (
     settings_document,
     shown,
 )
-from orchestrator.errors import Problem, ReproError, added_to, for_each, names_hint, require_none
+from orchestrator.errors import Problem, ReproError, added_to, did_you_mean, for_each, require_none, there_are
 from orchestrator.fields import Field
 from orchestrator.identity import name_of_user, why_not_own_path
 from orchestrator.masking import holds_secret, masked
@@ -523,7 +523,8 @@ def profile_file(folders: Folders, name: str) -> Path:
     names = cluster_names(folders)
     if name in names:
         return names[name]
-    raise ReproError(Problem(f"{name}: no such cluster", hint=names_hint(name, sorted(names))))
+    hint = did_you_mean(name, names) or f"{there_are(sorted(names))}; yours are in {folders.home / 'clusters'}"
+    raise ReproError(Problem(f"{name}: no such cluster", hint=hint))
 
 
 def _overlay(folders: Folders, file: Path) -> Path:

@@ -26,10 +26,12 @@ from orchestrator.slurm.notation import JobRecord, Phase, base_id
 class Cancelled:
     """Jobs that were cancelled, and the reason for each refusal.
 
+    `unlisted` are jobs that Slurm does not have: they have ended, or were elements of an array, which leave no trace.
     `unrecorded` tells why the ledger does not contain the request.
     """
 
     asked: list[JobRow] = field(default_factory=list)
+    unlisted: list[JobRow] = field(default_factory=list)
     refused: list[Problem] = field(default_factory=list)
     unrecorded: tuple[Problem, ...] = ()
 
@@ -62,7 +64,7 @@ def cancel(ledger: Ledger, rows: Sequence[JobRow], after: str | None = None) -> 
     _end_interrupted(ledger, [row for row in rows if row.phase == SUBMITTING], done)
     _end_on_clusters(ledger, [row for row in rows if row.scheduler == "slurm" and row.scheduler_id is not None], done)
     try:
-        record_asked(ledger, [row.attempt_id for row in done.asked], _reason(after))
+        record_asked(ledger, [row.attempt_id for row in (*done.asked, *done.unlisted)], _reason(after))
     except DiskFull as full:
         done.unrecorded = full.problems
     order = {row.attempt_id: index for index, row in enumerate(rows)}
@@ -178,8 +180,8 @@ def _end_on_slurm(
         done.refuse(by_id[job_id], Problem(why), job_id)
     done.asked += [by_id[job_id] for job_id in listed if job_id not in refusals]
     for row in (row for job_id, row in by_id.items() if job_id not in listed and row.state != LOST):
-        if sees_jobs_of(row.user):  # it has ended, or is an element of an array that leaves no trace
-            done.asked.append(row)
+        if sees_jobs_of(row.user):
+            done.unlisted.append(row)
         else:
             done.refuse(row, Problem(f"Slurm does not list this job of {row.user} to {user_name()}"))
     if shared:

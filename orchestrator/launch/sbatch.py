@@ -12,11 +12,11 @@ import re
 import secrets
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from pathlib import Path
 
-from orchestrator.errors import ReproError, Unreachable
+from orchestrator.errors import Problem, ReproError, Unreachable
 from orchestrator.files import FOLDER_MODE, Unreadable
 from orchestrator.launch.executors import QueueFull, SlurmScriptExecutor, start_queue
 from orchestrator.launch.run_options import RunPlan
@@ -89,11 +89,21 @@ def send(ledger: Ledger, run_id: str, reporter: Callbacks) -> Sent:
             sender.send_file(attempts)
         except (Unreachable, Unreadable):  # the scheduler may have accepted the job
             raise
-        except ReproError:
+        except ReproError as error:
             why = "not submitted, because the submission before it failed"
             _record_refused(ledger, queued_attempts(ledger, run_id=run_id), why)
+            error.problems = tuple(_with_origin(problem, sender.run_plan) for problem in error.problems)
             raise
     return sent
+
+
+def _with_origin(problem: Problem, run_plan: RunPlan) -> Problem:
+    """Return the problem. Its hint names `--set` of the run instead of the profile, if that sets the hint's field."""
+    for setting in run_plan.settings:
+        field_name = setting.partition("=")[0].rstrip("+").rpartition(".")[2]
+        if problem.hint and f"`{field_name}`" in problem.hint:
+            return replace(problem, hint=problem.hint.replace("in the profile", f"in --set {setting}"))
+    return problem
 
 
 def _record_refused(ledger: Ledger, attempts: Sequence[AttemptRow], why: str) -> None:

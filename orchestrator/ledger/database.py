@@ -20,7 +20,7 @@ from sqlalchemy.orm import Session
 from orchestrator.errors import Problem, ReproError, Unreachable
 from orchestrator.identity import user_name, why_not_own_path
 from orchestrator.ledger.sqlite_file import SCHEMA, require_locks, require_rollback_journal
-from orchestrator.ledger.tables import create_schema, rows_with
+from orchestrator.ledger.tables import Table, create_schema, rows_with
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -218,20 +218,32 @@ def is_empty(connection: sa.Connection) -> bool:
     tables = set(sa.inspect(connection).get_table_names())
     if not tables:
         return True
-    version = None
-    if {"alembic_version", "run_jobs", "attempts"} <= tables:
-        version = connection.exec_driver_sql("SELECT version_num FROM alembic_version").scalar()
-    if version == SCHEMA:
+    missing = Table.metadata.tables.keys() - tables
+    versions = _schema_versions(connection) if "alembic_version" in tables else []
+    if versions == [SCHEMA] and not missing:
         return False
-    if version is None or not re.fullmatch(r"\d{4}", version):
+    hint = f"name a new ledger with --database or REPRO_DATABASE; the results in this one: {_query_of_results(url)}"
+    is_number = len(versions) == 1 and re.fullmatch(r"\d{4}", versions[0])
+    if not (is_number and {"run_jobs", "attempts"} <= tables) and len(missing) > len(Table.metadata.tables) / 2:
         other = min(tables - {"alembic_version"} or tables)
         what, hint = f"is a database of another program (table {other})", "name another file with --database"
-    elif version > SCHEMA:
-        what, hint = f"made by a newer repro (schema {version}, this knows {SCHEMA})", "upgrade"
+    elif not is_number:
+        rows = ", ".join(map(repr, versions)) or "nothing"
+        what = f"a ledger of an unknown schema (alembic_version contains {rows}, this knows {SCHEMA})"
+    elif versions[0] > SCHEMA:
+        what, hint = f"made by a newer repro (schema {versions[0]}, this knows {SCHEMA})", "upgrade"
+    elif versions[0] < SCHEMA:
+        what = f"made by an older repro (schema {versions[0]}, this knows {SCHEMA})"
     else:
-        what = f"made by an older repro (schema {version}, this knows {SCHEMA})"
-        hint = f"name a new ledger with --database or REPRO_DATABASE; the results in this one: {_query_of_results(url)}"
+        what = f"a ledger without its table {min(missing)}"
+        hint = "restore it from a copy, or name a new ledger with --database or REPRO_DATABASE"
     raise ReproError(Problem(what, f"{_shown(url)}:", hint))
+
+
+def _schema_versions(connection: sa.Connection) -> list[str]:
+    """Return the rows of the table of the schema's version as text: in a ledger one row with one value."""
+    rows = connection.exec_driver_sql("SELECT * FROM alembic_version LIMIT 3")
+    return sorted(" ".join(map(str, row)) for row in rows)
 
 
 def _query_of_results(url: sa.URL) -> str:

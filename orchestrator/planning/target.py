@@ -59,7 +59,7 @@ class Target:
     def of_paper(cls, entry: Entry) -> Target:
         """Return the paper's own machine; ReproError if its paper.yaml describes none."""
         if entry.paper.machine is None:
-            hint = "name a machine with --cluster"
+            hint = "--cluster NAME names one; `repro clusters list` lists them"
             raise ReproError(Problem(f"{entry.name}: paper.yaml describes no machine to plan for", hint=hint))
         return cls(
             f"the machine of {entry.paper.venue or entry.paper.title}", entry.paper.machine, paper=entry.paper_folder
@@ -286,7 +286,11 @@ def cases_at(
     names = ", ".join(scale_names(entry.experiment))
     program = f" with {program}" if program else ""
     what = f"no scale of {entry.short_name} ({names}) fits {cluster.name}{program}"
-    hint = f"--cluster NAME selects another machine; `repro plan {entry.short_name}` plans for that of the paper"
+    hint = "--cluster NAME selects another machine; "
+    if entry.paper.machine is not None:
+        hint += f"`repro plan {entry.short_name}` plans for that of the paper"
+    else:
+        hint += "`repro clusters list` lists them"
     raise ReproError(Problem(what, hint=hint))
 
 

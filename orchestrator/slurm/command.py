@@ -7,7 +7,7 @@ import os
 import re
 import subprocess
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -282,6 +282,7 @@ _SACCT = (
     f"--delimiter={SEPARATOR}",
     "--format=" + ",".join(ACCOUNTING_FIELDS),
 )
+_SIBLINGS = ("--federation", "--sibling")
 _DAYS_BACK = 30
 """Days for which sacct looks back for a comment."""
 
@@ -327,6 +328,7 @@ def query_jobs(job_ids: Collection[str], is_ours: IsOurs = lambda _: True) -> Qu
     except Unreachable as error:
         complaints, is_complete = (str(error),), isinstance(error, NoAccounting)
     records |= _wanted(accounting.records, unlisted)
+    records |= _of_siblings([job_id for job_id, record in records.items() if record.state == "REVOKED"], is_ours)
     missing = _unanswered(ids, records)
     unclear = _wanted({**accounting.unclear, **queue.unclear}, missing)
     doubts = (*queue.complaints, *accounting.complaints)
@@ -334,6 +336,16 @@ def query_jobs(job_ids: Collection[str], is_ours: IsOurs = lambda _: True) -> Qu
         return QueryAnswer(records, (*complaints, *dict.fromkeys(doubts)), unclear=unclear)
     unknown = frozenset(_unanswered(missing, unclear)) if is_complete else frozenset()
     return QueryAnswer(records, complaints, unknown, unclear)
+
+
+def _of_siblings(job_ids: Collection[str], is_ours: IsOurs) -> dict[str, JobRecord]:
+    """Return the records of revoked jobs: another cluster of the federation has started them under the same id."""
+    records: dict[str, JobRecord] = {}
+    for command, parse in (((*_SACCT, "--federation"), parse_accounting), ((*_SQUEUE, *_SIBLINGS), parse_queue)):
+        with suppress(Unreachable):  # the jobs stay revoked, which is not an end
+            listed = _ask(command, parse, job_ids, lambda record: record.state != "REVOKED" and is_ours(record))
+            records |= _wanted(listed.records, job_ids)
+    return records
 
 
 def require_controller() -> None:

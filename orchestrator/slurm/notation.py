@@ -302,7 +302,7 @@ def record_of(job_id: str, row: Mapping[str, str], code: tuple[int | None, int |
     if phase is Phase.RUNNING and end is None and start is not None and limit is not None:
         end = start + timedelta(seconds=limit)  # sacct has no expected end
     return JobRecord(
-        job_id=job_id.strip(),
+        job_id=job_id.strip().removesuffix("+0"),  # the first component of a heterogeneous job has the script
         state=word,
         reason=_text(row["reason"]),
         nodes=_text(row["nodes"]),

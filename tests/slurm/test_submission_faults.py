@@ -318,3 +318,32 @@ def test_slurm_keeps_a_job_off_denied_nodes_and_unknown_or_too_many_denied_nodes
     refused = site.submit("--where", "pp=2,gbs=4")
     assert refused.returncode == 2 and "0 of 4 left: 4 denied" in refused.stderr
     assert ids_in_queue(paused_cluster.run, site.folder) == [job_id]
+
+
+@pytest.mark.fault(
+    section="Job states",
+    fault="A program of the site adds a second component, so that Slurm prints the job as `4000+0` and `4000+1`",
+    promise="Its state is that of the first component, which has the script. It ends verified.",
+)
+def test_a_heterogeneous_job_is_followed_by_its_first_component(site: SlurmSite, slurm_cluster: SlurmCluster) -> None:
+    site.behave("gated")
+    site.replace_sbatch('exec /usr/bin/sbatch "${@:1:$#-2}" : --nodes=1 --mem=100M "${@: -2}"')
+    assert site.submit("--where", "pp=1,gbs=4").returncode == 0
+    (row,) = site.wait_for(lambda rows: rows[0]["state"] == "RUNNING")
+    components = slurm_cluster.run("squeue", "-h", f"--jobs={row['id']}", "-O", "JobArrayID:40").split()
+    assert sorted(components) == [f"{row['id']}+0", f"{row['id']}+1"]
+    (site.folder / "go").touch()
+    (row,) = site.wait_until_ended()
+    assert (row["state"], row["verdict"], row["attempt"]) == ("COMPLETED", "verified", 1)
+
+
+def test_a_heterogeneous_job_is_cancelled(site: SlurmSite, paused_cluster: SlurmCluster) -> None:
+    site.replace_sbatch('exec /usr/bin/sbatch "${@:1:$#-2}" : --nodes=1 --mem=100M "${@: -2}"')
+    assert site.submit("--where", "pp=1,gbs=4").returncode == 0
+    (row,) = site.status()
+    assert row["state"] == "PENDING"
+    done = site.repro("cancel", "figure-13")
+    assert done.returncode == 0 and "1 job is being cancelled" in done.stderr, done.stderr
+    assert paused_cluster.run("squeue", "-h", f"--jobs={row['id']}") == ""
+    (row,) = site.wait_until_ended()
+    assert row["state"] == "CANCELLED"

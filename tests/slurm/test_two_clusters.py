@@ -1,4 +1,4 @@
-"""Two Slurm clusters with one slurmdbd: jobs of a profile with `--clusters`, from the login node of the other one."""
+"""Two Slurm clusters with one slurmdbd: jobs of a profile with `--clusters`, and jobs that a federation moves."""
 
 from __future__ import annotations
 
@@ -92,3 +92,55 @@ def test_a_submission_to_another_cluster_that_was_interrupted_is_found_there(
     site.variables.clear()
     (row,) = site.wait_for(lambda rows: rows[0]["state"] == "RUNNING")
     assert ids_in_queue(other_cluster.run, site.folder) == [row["id"]] and row["attempt"] == 1
+
+
+@pytest.fixture
+def federated_site(
+    site: SlurmSite, other_cluster: SlurmCluster, paused_cluster: SlurmCluster, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[SlurmSite]:
+    """Yield a site whose cluster starts no job, in a federation with the other cluster, which starts them."""
+    clusters = f"clusters={paused_cluster.shape.name},{other_cluster.shape.name}"
+    paused_cluster.run("sacctmgr", "-i", "add", "federation", "both", clusters)
+    wait_until(lambda: "Synced:Yes" in paused_cluster.run("scontrol", "show", "federation"), what="the federation")
+    monkeypatch.setattr(refreshing, "LOST_AFTER", timedelta(0))
+    yield site.use_stand_in(account="max_running: 6")
+    site.repro("cancel", "figure-13", "--yes")
+    wait_until(lambda: not ids_in_queue(other_cluster.run, site.folder), what="the end of the jobs")
+    paused_cluster.run("sacctmgr", "-i", "delete", "federation", "both")
+    wait_until(lambda: "Sibling" not in paused_cluster.run("scontrol", "show", "federation"), what="its end")
+
+
+@pytest.mark.fault(
+    section="Job states",
+    fault="A federation starts the job on another cluster, and the job is REVOKED on its own",
+    promise="Its state is that on the other cluster. It is not `LOST`, and it ends verified.",
+)
+def test_a_job_that_a_federation_moves_is_followed_to_its_end(
+    federated_site: SlurmSite, other_cluster: SlurmCluster
+) -> None:
+    site = federated_site
+    assert site.submit("--where", "pp=1,gbs=4").returncode == 0
+    (row,) = site.wait_for(lambda rows: rows[0]["state"] == "RUNNING")
+    assert ids_in_queue(other_cluster.run, site.folder) == [row["id"]]
+    assert "0 submitted" in site.submit("--where", "pp=1,gbs=4").stderr
+    (site.folder / "go").touch()
+    (row,) = site.wait_until_ended()
+    assert (row["state"], row["verdict"], row["attempt"]) == ("COMPLETED", "verified", 1)
+
+
+@pytest.mark.fault(
+    section="Job states",
+    fault="`repro cancel` of a job that a federation has started on another cluster",
+    promise="It ends there.",
+)
+def test_a_job_that_a_federation_moves_is_cancelled_there(
+    federated_site: SlurmSite, other_cluster: SlurmCluster
+) -> None:
+    site = federated_site
+    assert site.submit("--where", "pp=1,gbs=4").returncode == 0
+    site.wait_for(lambda rows: rows[0]["state"] == "RUNNING")
+    done = site.repro("cancel", "figure-13")
+    assert done.returncode == 0 and "1 job is being cancelled" in done.stderr, done.stderr
+    wait_until(lambda: not ids_in_queue(other_cluster.run, site.folder), what="the end of the job")
+    (row,) = site.wait_until_ended()
+    assert row["state"] == "CANCELLED"

@@ -227,7 +227,8 @@ def test_experiments_that_cannot_be_planned_are_refused_with_the_reason(project:
     write(project, ROWS)
     assert "figure-99.yaml:7:5 case=a: two cases have this name" in refused("selene")
     write(project)
-    machine = "own/figure-99: paper.yaml describes no machine to plan for. Hint: name a machine with --cluster"
+    machine = "own/figure-99: paper.yaml describes no machine to plan for. Hint: --cluster NAME names one; "
+    machine += "`repro clusters list` lists them"
     assert refused() == machine and api.plan("figure-99", "selene").totals.jobs == 10
     write(project, FIGURE + "\nreference_only: too large\n")
     assert api.show("figure-99").cases and refused() == "figure-99: reference only: too large"

@@ -256,10 +256,10 @@ def test_overlays_are_no_clusters_of_their_own(tmp_path: Path, monkeypatch: pyte
     [
         ("selen", 'did you mean "selene"?'),
         ("lokal", 'did you mean "local"?'),
-        ("zzzz", f"there are: {', '.join(shipped_names())}"),
-        ("", f"there are: {', '.join(shipped_names())}"),
-        ("..", f"there are: {', '.join(shipped_names())}"),
-        ("a\nb$(x)", f"there are: {', '.join(shipped_names())}"),
+        ("zzzz", f"there are: {', '.join(shipped_names())}; yours are in HOME/clusters"),
+        ("", f"there are: {', '.join(shipped_names())}; yours are in HOME/clusters"),
+        ("..", f"there are: {', '.join(shipped_names())}; yours are in HOME/clusters"),
+        ("a\nb$(x)", f"there are: {', '.join(shipped_names())}; yours are in HOME/clusters"),
     ],
 )
 def test_an_unknown_cluster_gets_the_nearest_or_all(
@@ -268,7 +268,8 @@ def test_an_unknown_cluster_gets_the_nearest_or_all(
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ReproError) as caught:
         find_cluster(Folders(shipped=CHECKOUT, home=tmp_path), name)
-    assert caught.value.problems == (Problem(f"{name}: no such cluster", hint=hint),)
+    expected = hint.replace("HOME", str(tmp_path))
+    assert caught.value.problems == (Problem(f"{name}: no such cluster", hint=expected),)
 
 
 @pytest.mark.parametrize("name", ["my site", "site+2", "ünïcode", "$(x)", "-x", "a.b"])

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from orchestrator.identity import this_machine_identity, user_name
 from orchestrator.launch import cancel as cancelling
 from orchestrator.launch.cancel import cancel, may_have_jobs
-from orchestrator.ledger.attempts import job_rows
+from orchestrator.ledger.attempts import asked_to_end, job_rows
 from orchestrator.ledger.database import Ledger, now
 from orchestrator.ledger.runs import record_submission
 from orchestrator.ledger.tables import ENDED, FAILED, LOST, QUEUED, SUBMITTING, Attempt
@@ -102,6 +102,19 @@ def test_a_job_id_in_the_ledger_that_is_another_jobs_is_never_cancelled(
     done = cancel(ledger, job_rows(ledger))
     assert slurm.cancelled == [] and done.asked == [], "nothing is said to be cancelled"
     assert [str(problem) for problem in done.refused] == ["a (17): another job"]
+
+
+@pytest.mark.fault(
+    section="Job states",
+    fault="`repro cancel` of a job that Slurm does not have",
+    promise="It is not counted as being cancelled. The request is recorded.",
+)
+def test_a_job_that_slurm_does_not_have_is_not_said_to_be_cancelled(ledger: Ledger, slurm: Slurm) -> None:
+    submitted(ledger, "feed", "17")
+    rows = job_rows(ledger)
+    done = cancel(ledger, rows)
+    assert (done.asked, done.refused, done.unlisted) == ([], [], rows) and slurm.cancelled == []
+    assert asked_to_end(ledger, [rows[0].attempt_id])
 
 
 def test_a_job_that_slurm_does_not_show_to_this_user_is_refused(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import sqlite3
 import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
@@ -134,6 +135,45 @@ def test_a_ledger_of_an_older_repro_is_refused_with_a_command_that_prints_its_re
     assert caught.value.exit_code == 2 and everything(ledger) == before
     command = str(caught.value).partition("the results in this one: ")[2]
     assert "the-case" in subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=True).stdout
+
+
+NEW_VERSION = "drop table alembic_version; create table alembic_version (version_num {}); "
+
+
+@pytest.mark.fault(
+    section="Ledger",
+    fault="The version of its schema is not one number, is damaged, or is missing; a table is missing",
+    promise="Refused with its file, the reason and a hint. Nothing changes.",
+)
+@pytest.mark.parametrize(
+    ("changes", "what"),
+    [
+        ("update alembic_version set version_num = 'abc'", "alembic_version contains 'abc', this knows"),
+        ("delete from alembic_version", "alembic_version contains nothing"),
+        ("insert into alembic_version values ('0001')", "alembic_version contains '0001', '00"),
+        (NEW_VERSION.format("integer") + "insert into alembic_version values (18)", "contains '18', this knows"),
+        (NEW_VERSION.format("text"), "contains nothing"),
+        ("drop table alembic_version", "contains nothing"),
+        ("drop view v_results; drop table metrics", "a ledger without its table metrics. Hint: restore it from a copy"),
+    ],
+    ids=["a word", "no row", "two rows", "another type", "another table", "no table", "no metrics"],
+)
+def test_a_ledger_whose_schema_is_not_known_is_refused_and_kept(tmp_path: Path, changes: str, what: str) -> None:
+    ledger = new_ledger(tmp_path)
+    record_jobs(ledger, "the-case")
+    ledger.engine.dispose()
+    file = tmp_path / "results.db"
+    with contextlib.closing(sqlite3.connect(file)) as connection:
+        connection.executescript(changes)
+    before = file.read_bytes()
+    with pytest.raises(ReproError) as caught:
+        open_ledger(ledger.url)
+    message = str(caught.value)
+    assert message.startswith(f"{file}: a ledger ") and what in message and "Hint: " in message
+    assert caught.value.exit_code == 2 and file.read_bytes() == before
+    command = message.partition("the results in this one: ")[2]
+    if command:
+        assert "the-case" in subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=True).stdout
 
 
 @pytest.mark.parametrize("tables", [["invoices"], ["alembic_version", "experiments", "runs"]])

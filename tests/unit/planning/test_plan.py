@@ -228,7 +228,7 @@ def test_error_names_all_scales_if_none_fits(tmp_path: Path) -> None:
         cases_at(entry_of(tmp_path), local(tmp_path, Machine(2)), None)
     assert str(caught.value) == (
         "no scale of figure-1 (paper) fits local. Hint: --cluster NAME selects another machine; "
-        "`repro plan figure-1` plans for that of the paper"
+        "`repro clusters list` lists them"
     )
 
 

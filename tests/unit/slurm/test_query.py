@@ -81,6 +81,27 @@ def test_accounting_is_not_asked_for_what_the_queue_knows(slurm: FakeSlurm) -> N
     assert len(slurm.calls) == 1
 
 
+@pytest.mark.parametrize("id_of_first", ["7+0", "7"])
+def test_the_first_component_of_a_heterogeneous_job_is_the_job(slurm: FakeSlurm, id_of_first: str) -> None:
+    slurm.squeue = queue_row("7+1", state="PENDING") + queue_row(id_of_first, state="RUNNING")
+    slurm.sacct = accounting_row("8+0") + accounting_row("8+1", state="FAILED")
+    records = query.query_jobs(["7", "8"]).records
+    assert (records["7"].state, records["8"].state) == ("RUNNING", "COMPLETED")
+
+
+def test_a_revoked_job_has_the_state_of_the_sibling_cluster_that_started_it(slurm: FakeSlurm) -> None:
+    slurm.squeue = queue_row("7", state="REVOKED") + queue_row("8", state="REVOKED") + queue_row("9")
+    slurm.sacct = accounting_row("7") + accounting_row("8", state="REVOKED")
+    records = query.query_jobs(["7", "8", "9"]).records
+    assert [records[job_id].state for job_id in "789"] == ["COMPLETED", "REVOKED", "RUNNING"]
+    assert [{"--federation", "--sibling"} & set(call) for call in slurm.calls] == [
+        set(),
+        {"--federation"},
+        {"--federation", "--sibling"},
+    ]
+    assert slurm.asked("sacct") == ["--jobs=7,8"]
+
+
 def test_accounting_is_asked_once_and_only_for_the_rest(slurm: FakeSlurm) -> None:
     slurm.squeue = queue_row("7", state="RUNNING")
     slurm.sacct = accounting_row("7", state="NODE_FAIL") + accounting_row("5") + accounting_row("6_[0-2]")
