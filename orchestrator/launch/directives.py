@@ -63,6 +63,14 @@ def srun_options(plan: Plan | SidePlan, cluster: Cluster) -> list[Line]:
     return [*(line for line in lines if line.words[0].partition("=")[0] not in given), *free]
 
 
+_PLACEMENT = ("--nodes", "--ntasks", "--ntasks-per-node", "--distribution", "--nodelist", "--relative")
+
+
+def rank_placement(srun_lines: Sequence[Line]) -> list[Line]:
+    """Return those options of the training step that decide on which node its rank 0 runs."""
+    return [line for line in srun_lines if line.words[0].partition("=")[0] in _PLACEMENT]
+
+
 def tasks_per_node(plan: Plan | SidePlan, slurm: SlurmFields) -> int:
     """Return the tasks that srun starts on a node: one launcher, or each process."""
     has_launcher = slurm.tasks == "per-node" and plan.program.launcher is not None

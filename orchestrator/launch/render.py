@@ -18,6 +18,7 @@ from orchestrator.launch.directives import (
     output_pattern,
     own_origin,
     program_origin,
+    rank_placement,
     srun_options,
     time_limit_origin,
     wrapping_of,
@@ -139,7 +140,11 @@ def _render(
         return engine.render("mpirun.sh.j2", **shared, **_mpirun(plan, cluster))
     all_directives = [*directives(plan, cluster), directive("output", output_pattern(output or folder / "batch.txt"))]
     all_directives += [directive("comment", comment)] if comment is not None else []
-    shared |= {"directives": all_directives, "srun_options": srun_options(plan, cluster)}
+    options = srun_options(plan, cluster)
+    placement = rank_placement(options)
+    is_arbitrary = any(line.words[0].partition("=")[2].startswith("arbitrary") for line in placement)
+    shared |= {"directives": all_directives, "srun_options": options}
+    shared |= {"placement": placement, "is_arbitrary": is_arbitrary}
     container = cluster.profile.container
     argv = plan.program.per_rank() if shared["per_node"] is None else plan.program.below_launcher()
     command = _command(plan, cluster, argv)

@@ -141,6 +141,33 @@ def test_rendezvous_uses_the_host_suffix_and_port_of_the_profile(kind: str, host
     assert 20000 <= int(stage.environment()["MASTER_PORT"]) < 30000
 
 
+@pytest.mark.parametrize("kind", ["slurm", "pyxis"])
+@pytest.mark.parametrize(
+    ("srun", "variables", "host"),
+    [
+        ((), {}, "node-1"),
+        (("--distribution=plane=1",), {}, "node-1"),
+        ((), {"SLURM_HOSTFILE": "/racks"}, "of-rank-0"),
+        (("--distribution=arbitrary", "--nodelist=n2,n1"), {}, "of-rank-0"),
+    ],
+)
+def test_master_address_is_the_host_of_rank_0_in_every_order_of_ranks(
+    kind: str, srun: tuple[str, ...], variables: dict[str, str], host: str, tmp_path: Path
+) -> None:
+    cluster, plan = cluster_and_plan(kind)
+    stage = Stage.at(tmp_path)
+    cluster = with_fields(cluster, slurm={"srun": list(srun)}, rendezvous={"host_suffix": "-ib"})
+    given = {**variables, "SLURMD_NODENAME": "of-rank-0", "TASKS": "0:0:0"}
+    stage.run_job(with_arguments(plan), cluster, given)
+    assert stage.environment()["MASTER_ADDR"] == f"{host}-ib"
+
+
+def test_the_sampler_runs_once_on_each_node_also_with_a_file_of_ranks(tmp_path: Path) -> None:
+    cluster, plan = cluster_and_plan("slurm")
+    script = Stage.at(tmp_path).render(plan, with_fields(cluster, sample_gpus_every_s=1))
+    assert "env --unset=SLURM_HOSTFILE srun --overlap --nodes=1 --ntasks=1" in script
+
+
 @pytest.mark.parametrize("module", ["orchestrator.pretrain.launch", TORCHRUN])
 def test_launcher_is_started_once_per_node_with_the_node_rank(module: str, tmp_path: Path) -> None:
     cluster, plan = cluster_and_plan("per-node")
