@@ -145,7 +145,7 @@ def test_values_reach_srun_and_the_program_of_a_batch_script(values: Values, per
         output = "--output=" + str(stage.job / "log.txt").replace("%", "%%")
         named = [f"--mcs-label={values.free}", f"--cpu-bind={values.free}", f"--gpu-bind={values.free}", output]
         assert set(named) <= set(options) and options[options.index("bash") - 1] == output
-        launcher = ["-u", "-m", "orchestrator.pretrain.launch", "--nnodes=1", "--node-rank=0", "--nproc-per-node=4"]
+        launcher = ["-u", "-m", "orchestrator.pretrain.launch", "--nnodes=1", "--node-rank=5", "--nproc-per-node=4"]
         launcher += ["--master-addr=node-1", "--master-port=22345"]
         compare_program(stage, values, launcher=launcher if per_node else None)
         if not per_node:
