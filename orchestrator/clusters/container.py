@@ -102,7 +102,8 @@ class ContainerRuntime:
 
     `fields` are the fields of `container:` that it supports and others do not. `ending` is that of image files; a
     runtime without it has a store of its own, to which the command `pull` adds an image. `since` is the first version
-    with a field. `mounts_site`: containers see the file systems of the site without `mounts`. `options` returns the
+    with a field. `mounts_site`: containers see the file systems of the site without `mounts`. `refused` are characters
+    that paths must not contain, beside those that no runtime accepts, and `why` is the reason. `options` returns the
     options of a job (`launch.directives.Wrapping`), and `check` the findings about a profile; both are names of
     functions, `module:name`. `template` is the script of a job, by default `templates/sbatch_NAME.sh.j2`.
     """
@@ -114,6 +115,8 @@ class ContainerRuntime:
     pull: str | None = None
     since: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     mounts_site: bool = True
+    refused: str = ""
+    why: str = ""
     check: str = "orchestrator.clusters.check:check_program"
     template: Path | None = None
 
@@ -137,6 +140,8 @@ _OWN = (
         ".sqsh",
         since={"writable": (0, 11), "pass_env": (0, 15)},  # its changelog
         mounts_site=False,
+        refused=" \t",
+        why="pyxis writes paths into lines of a file whose fields end at blanks",
         check=f"{_CHECK}:check_pyxis",
     ),
     ContainerRuntime(

@@ -220,29 +220,44 @@ def wrapping_of(plan: Plan | SidePlan, cluster: Cluster, folder: Path) -> Wrappi
     """Return the container arguments of a job; ReproError if its image or a mount cannot be expressed."""
     container = cluster.profile.container
     assert container is not None
-    require_mountable(folder)
+    require_mountable(folder, container)
     if plan.program.image_path is None:
         raise ReproError(Problem(f"{cluster.name} has no container image for {plan.program.image}"))
+    if set(plan.program.image_path) & set(container.record.refused):
+        what = f"{plan.program.image_path} has a blank; {container.record.why}"
+        raise ReproError(Problem(what, own_origin(plan), "use a path without blanks"))
     image = Line.of(plan.program.image_path, cluster.location(("container", "images", str(plan.program.image))))
     mounts = list(_mounts(plan, cluster, container))
     return called(container.record.options, "function of options", Wrapping, container, cluster, image, mounts)
 
 
-def require_mountable(folder: Path) -> None:
-    """Raise ReproError if a runtime would interpret a character of this folder's name in a mount."""
-    if any(character in str(folder) for character in f",:{EXPANDED_BY_PYXIS}"):
-        hint = 'set REPRO_HOME to a folder without , : $ ` " and \\'
-        raise ReproError(Problem("this folder cannot be mounted into containers", f"{folder}:", hint))
+def require_mountable(folder: Path, container: ContainerFields) -> None:
+    """Raise ReproError if the runtime would interpret a character of this folder's name in a mount."""
+    refusal = _refusal(str(folder), f",:{EXPANDED_BY_PYXIS}", container)
+    if refusal is not None:
+        what, hint = refusal
+        raise ReproError(Problem(f"this folder {what}", f"{folder}:", f"set REPRO_HOME to a folder {hint}"))
+
+
+def _refusal(path: str, refused: str, container: ContainerFields) -> tuple[str, str] | None:
+    """Return why a path cannot be mounted, and a hint; None if it has no refused character of all or of this runtime."""
+    what = "cannot be mounted into containers"
+    if set(path) & set(refused):
+        return what, f"without {' '.join(refused[:-1])} and {refused[-1]}"
+    if set(path) & set(container.record.refused):
+        return f"{what}: it has a blank, and {container.record.why}", "without blanks"
+    return None
 
 
 def _mounts(plan: Plan | SidePlan, cluster: Cluster, container: ContainerFields) -> Iterator[Line]:
     """Yield SOURCE:TARGET[:FLAGS] of each mount: those of the program, then those of the profile for this job."""
     for folder in plan.program.mounts:
         origin = program_origin(plan, cluster, folder)
-        if any(character in folder for character in f",:{{}}{EXPANDED_BY_PYXIS}"):
-            hint = 'use a folder without , : { } $ ` " and \\'
+        refusal = _refusal(folder, f",:{{}}{EXPANDED_BY_PYXIS}", container)
+        if refusal is not None:
+            what, hint = refusal
             location = origin if plan.program.field_of(folder) else None
-            raise ReproError(Problem(f"{folder} cannot be mounted into containers", location, hint))
+            raise ReproError(Problem(f"{folder} {what}", location, f"use a folder {hint}"))
         yield Line.of(f"{folder}:{folder}", origin)
     for i, item in enumerate(container.mounts):
         mount, when = (item.mount, item.when) if isinstance(item, MountFields) else (item, None)

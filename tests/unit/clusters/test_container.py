@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -143,6 +144,29 @@ def test_mounts_that_a_runtime_would_misread_are_refused_with_or_without_a_condi
     assert f"container.mounts.0: {why}" in messages(
         tmp_path, f"runtime: pyxis, mounts: [{{mount: '{mount}', when: nodes > 1}}]"
     )
+
+
+@pytest.mark.fault(
+    section="Safety",
+    fault="A blank in an image or a mount of pyxis, which ends a field of the file that it writes",
+    promise="Refused, with the line of the profile, the reason and a hint.",
+)
+@pytest.mark.parametrize(
+    ("field", "name", "path"),
+    [
+        ("mounts: ['/a b:/b']", "mounts.0", "/a b:/b"),
+        ("mounts: [/a, '/a:/b c']", "mounts.1", "/a:/b c"),
+        ("mounts: [{mount: '/a b', when: nodes > 1}]", "mounts.0", "/a b"),
+        ("images: {pretrain: /i/a b.sqsh}", "images.pretrain", "/i/a b.sqsh"),
+    ],
+)
+def test_a_blank_in_a_path_of_pyxis_is_refused_with_its_line(field: str, name: str, path: str, tmp_path: Path) -> None:
+    (line,) = messages(tmp_path, f"runtime: pyxis, {field}").splitlines()
+    assert re.match(
+        rf"site.yaml:5:\d+ container.{name}: '{path}' has a blank; pyxis writes paths into lines of a", line
+    )
+    assert line.endswith("Hint: use a path without blanks, such as a link to the file or folder")
+    assert container(tmp_path, f"runtime: apptainer, {field}")
 
 
 @pytest.mark.parametrize("name", ["NCCL", "NCCL_*", "_x"])

@@ -141,7 +141,7 @@ def test_value_with_a_line_end_or_null_character_is_refused(tmp_path: Path, valu
     fault="The same characters in a folder that a program mounts",
     promise="Refused, with the line of the profile.",
 )
-@pytest.mark.parametrize("folder", ["/a,b", "/a:b", "/$HOME", "/a`id`", '/a"', "/a\\"])
+@pytest.mark.parametrize("folder", ["/a,b", "/a:b", "/$HOME", "/a`id`", '/a"', "/a\\", "/a b"])
 def test_mount_with_a_separator_of_pyxis_is_refused(tmp_path: Path, folder: str) -> None:
     cluster = selene(tmp_path)
     plan = plans(cluster, "paper")[0]
