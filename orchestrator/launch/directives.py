@@ -143,7 +143,7 @@ def placement(cluster: Cluster, resources: Resources) -> Iterator[Line]:
     if qos is not None:
         names = [limits.name for limits in slurm.qos] if isinstance(slurm.qos, list) else []
         yield directive("qos", qos, location_of(("slurm", "qos", names.index(qos)) if names else ("slurm", "qos")))
-    yield from named(cluster, ("constraint", "reservation", "nodelist"))
+    yield from named(cluster, ("constraint", "reservation", "nodelist", "comment"))
     if excluded := field_lines(cluster, "slurm", "exclude"):
         names, origins = [line.words[0] for line in excluded], [line.origin for line in excluded]
         yield directive("exclude", ",".join(dict.fromkeys(names)), ", ".join(dict.fromkeys(origins)))
@@ -240,7 +240,7 @@ def require_mountable(folder: Path, container: ContainerFields) -> None:
 
 
 def _refusal(path: str, refused: str, container: ContainerFields) -> tuple[str, str] | None:
-    """Return why a path cannot be mounted, and a hint; None if it has no refused character of all or of this runtime."""
+    """Return why a path cannot be mounted, and a hint; None if neither `refused` nor the runtime has its characters."""
     what = "cannot be mounted into containers"
     if set(path) & set(refused):
         return what, f"without {' '.join(refused[:-1])} and {refused[-1]}"

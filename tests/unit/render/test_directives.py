@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -127,6 +128,15 @@ def test_folder_with_a_backslash_is_refused(tmp_path: Path) -> None:
     cluster = plain_slurm(tmp_path)
     with pytest.raises(ReproError, match=r"^/a\\b/batch.txt: Slurm cannot write output .*Hint: set REPRO_HOME"):
         render_job(plans(cluster, "quad")[0], cluster, Path("/a\\b"), TEMPLATES)
+
+
+def test_rendered_script_has_the_comment_of_the_site_joined_to_the_token(tmp_path: Path) -> None:
+    cluster = with_slurm(plain_slurm(tmp_path), comment="group 7")
+    plan = plans(plain_slurm(tmp_path), "quad")[0]
+    alone = render_job(plan, cluster, tmp_path, TEMPLATES)
+    joined = render_job(plan, cluster, tmp_path, TEMPLATES, comment="repro:feed")
+    assert re.findall("--comment=(.*)", alone) == ['"group 7"']
+    assert re.findall("--comment=(.*)", joined) == ['"repro:feed group 7"']
 
 
 @pytest.mark.parametrize("value", ["a\nb", "a\rb", "a\0b"])
