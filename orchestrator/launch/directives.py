@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -228,6 +229,10 @@ def wrapping_of(plan: Plan | SidePlan, cluster: Cluster, folder: Path) -> Wrappi
         raise ReproError(Problem(what, own_origin(plan), "use a path without blanks"))
     image = Line.of(plan.program.image_path, cluster.location(("container", "images", str(plan.program.image))))
     mounts = list(_mounts(plan, cluster, container))
+    if container.name is not None:  # a node that keeps the container of another image must not use it
+        image_identity = f"{plan.program.image_path} {plan.program.image_digest}"
+        digest = hashlib.sha256(image_identity.encode()).hexdigest()[:12]
+        container = container.model_copy(update={"name": f"{container.name}-{digest}"})
     return called(container.record.options, "function of options", Wrapping, container, cluster, image, mounts)
 
 
@@ -298,6 +303,14 @@ def pyxis(container: ContainerFields, cluster: Cluster, image: Line, mounts: lis
         options.append(Line.of("--container-writable", location_of(("container", "writable"))))
     elif container.has("writable"):  # since the same version as the option for read-only images
         options.append(Line.of("--container-readonly"))
+    for name in ("entrypoint", "remap_root"):
+        value, option = getattr(container, name), name.replace("_", "-")
+        if value is not None:  # else the default of the site
+            text = f"--container-{option}" if value else f"--no-container-{option}"
+            options.append(Line.of(text, location_of(("container", name))))
+    for name in ("workdir", "name"):
+        if (value := getattr(container, name)) is not None:
+            options.append(Line.of(f"--container-{name}={value}", location_of(("container", name))))
     return Wrapping(srun_options=tuple(options))
 
 
@@ -342,22 +355,39 @@ def shifter(container: ContainerFields, cluster: Cluster, image: Line, mounts: l
     )
 
 
+def _command(container: ContainerFields, cluster: Cluster, *words: str) -> list[Line]:
+    """Return the command that starts a container, with the option that shows the GPUs."""
+    if container.gpu_flag is None:
+        return [Line((*words, str(container.record.gpu_flag)), OURS)]
+    flag = Line.of(container.gpu_flag, cluster.location(("container", "gpu_flag")))
+    return [Line(words, OURS), *([flag] if container.gpu_flag != "none" else [])]
+
+
 def podman(container: ContainerFields, cluster: Cluster, image: Line, mounts: list[Line]) -> Wrapping:
     """Return the command of podman-hpc."""
     image_name = _registry_image(container, cluster, image)
-    fixed = ("podman-hpc", "run", "--rm", "--gpu", "--net=host", "--ipc=host")
-    argv = [Line(fixed, OURS)]
+    # Without the entrypoint of the image, which may be a program that does not run its arguments.
+    argv = _command(container, cluster, "podman-hpc", "run", "--rm", "--net=host", "--ipc=host", "--entrypoint=")
     argv += [_with("--volume", mount) for mount in (JOB_FOLDER, *mounts, *_home(container, cluster))]
-    argv.append(Line.of("--env=SLURM_*"))
+    argv += [Line.of("--env=SLURM_*"), Line.of("--env=CUDA_VISIBLE_DEVICES")]
     passed = field_lines(cluster, "container", "pass_env") + field_lines(cluster, "env_from")
     argv += [_with("--env", name) for name in passed]
+    return Wrapping(argv=(*argv, *field_lines(cluster, "container", "options"), Line.of(image_name, image.origin)))
+
+
+def docker(container: ContainerFields, cluster: Cluster, image: Line, mounts: list[Line]) -> Wrapping:
+    """Return the command of Docker. The template adds the variables before the image, which is last."""
+    image_name = _registry_image(container, cluster, image)
+    fixed = ("docker", "run", "--rm", "--init", "--net=host", "--ipc=host", "--ulimit=memlock=-1", "--entrypoint=")
+    argv = [*_command(container, cluster, *fixed), Line(("--user={ids}",), OURS, at_run=True)]
+    argv += [_with("--volume", mount) for mount in (JOB_FOLDER, *mounts, *_home(container, cluster))]
     return Wrapping(argv=(*argv, *field_lines(cluster, "container", "options"), Line.of(image_name, image.origin)))
 
 
 def apptainer(container: ContainerFields, cluster: Cluster, image: Line, mounts: list[Line]) -> Wrapping:
     """Return the command of Apptainer."""
     image_name = read_image(image.words[0])
-    argv = [Line(("apptainer", "exec", "--nv"), OURS)]
+    argv = _command(container, cluster, "apptainer", "exec")
     if not container.mount_home:
         argv.append(Line.of("--no-home"))
     if container.writable:

@@ -143,11 +143,12 @@ srun \
   --kill-on-bad-exit=1 \
   --label \
   --output="${folder//%/%%}/log.txt" \
-  podman-hpc run --rm --gpu --net=host --ipc=host \
+  podman-hpc run --rm --net=host --ipc=host --entrypoint= --gpu \
   --volume="$folder":/repro-job \
   --volume=/code/megatron-jan-2024:/code/megatron-jan-2024 \
   --volume=/data:/data \
   '--env=SLURM_*' \
+  --env=CUDA_VISIBLE_DEVICES \
   '--env=NCCL_*' \
   --openmpi-pmi2 \
   yuantailing/megatron-kwai:atc24ae-1.0.0 \
