@@ -222,7 +222,11 @@ class SlurmFields(Strict):
     hint: Literal["compute_bound", "memory_bound", "multithread", "nomultithread"] | None = optional(
         "Hint about the use of cores and hardware threads.", "nomultithread"
     )
-    cpu_bind: Text | None = optional("Binding of processes to CPUs, the option of srun.", "cores")
+    cpu_bind: Text | None = optional(
+        "Binding of processes to CPUs, the option of srun. A list of masks or CPUs is for jobs with that number of "
+        "tasks on a node; others get `none`.",
+        "cores",
+    )
     gpu_bind: Text | None = optional("Binding of processes to GPUs, the option of srun.", "none")
     mpi: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.+-]+$")] | None = optional(
         "How srun starts MPI processes: a name of `srun --mpi=list`.", "pmix"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -53,6 +54,10 @@ def srun_options(plan: Plan | SidePlan, cluster: Cluster) -> list[Line]:
     ]
     for name in ("cpus_per_task", "hint", "mpi", "cpu_bind", "gpu_bind"):
         lines += [_with(f"--{name.replace('_', '-')}", line) for line in field_lines(cluster, "slurm", name)]
+    if unfit_masks(slurm, per_node):
+        lines = [
+            line if "--cpu-bind=" not in line.words[0] else Line.of("--cpu-bind=none", line.origin) for line in lines
+        ]
     if slurm.gpu_request == "gpus-per-task" and slurm.gpu_bind is None and resources.gpus_per_node:
         # A request per task would hide the other GPUs of the node, and programs select GPUs by local rank.
         lines.append(Line.of("--gpu-bind=none"))
@@ -62,6 +67,24 @@ def srun_options(plan: Plan | SidePlan, cluster: Cluster) -> list[Line]:
     free = field_lines(cluster, "slurm", "srun")
     given = {line.words[0].partition("=")[0] for line in free}
     return [*(line for line in lines if line.words[0].partition("=")[0] not in given), *free]
+
+
+def unfit_masks(slurm: SlurmFields, per_node: int) -> int | None:
+    """Return the length of the list in `cpu_bind` if a node has another number of tasks; each CPU is near one GPU."""
+    found = re.search("(?:mask|map)_(?:cpu|ldom):(.+)", slurm.cpu_bind or "")
+    length = found[1].count(",") + 1 if found else per_node
+    return length if length != per_node else None
+
+
+def srun_notes(plan: Plan | SidePlan, cluster: Cluster, options: Sequence[Line]) -> Iterator[str]:
+    """Yield why the training step has options that a reader may not expect."""
+    slurm, words = slurm_of(cluster), [line.words[0] for line in options]
+    if any(word.startswith("--mpi=") for word in words):
+        yield "--mpi is for programs with MPI, such as nccl-tests; torch needs none. If srun refuses it, remove mpi:."
+    per_node = tasks_per_node(plan, slurm)
+    length = unfit_masks(slurm, per_node)
+    if length is not None and "--cpu-bind=none" in words:
+        yield f"--cpu-bind=none, because cpu_bind of the profile is for {length} tasks, and a node has {per_node}."
 
 
 _PLACEMENT = ("--nodes", "--ntasks", "--ntasks-per-node", "--distribution", "--nodelist", "--relative")

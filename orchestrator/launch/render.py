@@ -19,6 +19,7 @@ from orchestrator.launch.directives import (
     own_origin,
     program_origin,
     rank_placement,
+    srun_notes,
     srun_options,
     time_limit_origin,
     wrapping_of,
@@ -149,7 +150,7 @@ def _render(
     placement = rank_placement(options)
     is_arbitrary = any(line.words[0].partition("=")[2].startswith("arbitrary") for line in placement)
     shared |= {"directives": all_directives, "srun_options": options}
-    shared |= {"placement": placement, "is_arbitrary": is_arbitrary}
+    shared |= {"placement": placement, "is_arbitrary": is_arbitrary, "notes": list(srun_notes(plan, cluster, options))}
     container = cluster.profile.container
     argv = plan.program.per_rank() if shared["per_node"] is None else plan.program.below_launcher()
     command = _command(plan, cluster, argv)

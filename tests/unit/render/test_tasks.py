@@ -227,6 +227,33 @@ def test_options_that_srun_does_not_inherit_from_sbatch_are_repeated() -> None:
     assert {"--nodes=1", "--ntasks=4", "--ntasks-per-node=4"} <= set(options)
 
 
+@pytest.mark.fault(
+    section="Faults of jobs",
+    fault="`cpu_bind` lists masks for another number of tasks than a job has on a node",
+    promise="`--cpu-bind=none`, with a comment in the script: no task runs far from its GPU.",
+)
+@pytest.mark.parametrize(
+    ("kind", "bind", "option"),
+    [
+        ("slurm", "mask_cpu:f,f0,f00,f000", "mask_cpu:f,f0,f00,f000"),
+        ("slurm", "verbose,map_cpu:0,1,2,3", "verbose,map_cpu:0,1,2,3"),
+        ("slurm", "cores", "cores"),
+        ("slurm", "mask_cpu:f,f0", "none"),
+        ("slurm", "map_ldom:0,0,1,1,2,2,3,3", "none"),
+        ("per-node", "mask_cpu:f,f0,f00,f000", "none"),
+    ],
+)
+def test_tasks_are_bound_to_cpus_only_if_the_list_fits_their_number(
+    kind: str, bind: str, option: str, tmp_path: Path
+) -> None:
+    cluster, plan = cluster_and_plan(kind)
+    plan = replace(plan, program=replace(plan.program, launcher=TORCHRUN if kind == "per-node" else None))
+    fields = {"cpu_bind": bind, "srun": []}
+    assert f"--cpu-bind={option}" in options_of(plan, kind, **fields)
+    script = Stage.at(tmp_path).render(with_arguments(plan), with_fields(cluster, slurm=fields))
+    assert ("\n# --cpu-bind=none, because cpu_bind of the profile is for " in script) == (option == "none")
+
+
 def test_srun_argument_of_the_profile_replaces_the_default_with_the_same_name() -> None:
     srun = ["--kill-on-bad-exit=0", "--mpi=pmi2", "--wait=60", "--export=NONE"]
     options = options_of(cluster_and_plan("slurm")[1], "slurm", mpi="pmix", srun=srun)

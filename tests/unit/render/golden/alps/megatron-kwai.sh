@@ -158,6 +158,7 @@ print("NCCL outside of the packages:", version.value)'\''
 shift 3
 exec "$@"'
 
+# --mpi is for programs with MPI, such as nccl-tests; torch needs none. If srun refuses it, remove mpi:.
 srun \
   --nodes=1 \
   --ntasks=4 \

@@ -130,6 +130,7 @@ print("NCCL outside of the packages:", version.value)'\''
 shift 3
 exec "$@"'
 
+# --mpi is for programs with MPI, such as nccl-tests; torch needs none. If srun refuses it, remove mpi:.
 srun \
   --nodes=2 \
   --ntasks=16 \
