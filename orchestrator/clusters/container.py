@@ -101,8 +101,10 @@ class ContainerRuntime:
     """Program that starts containers.
 
     `fields` are the fields of `container:` that it supports and others do not. `ending` is that of image files; a
-    runtime without it has a store of its own, to which the command `pull` adds an image. `since` is the first version
-    with a field. `mounts_site`: containers see the file systems of the site without `mounts`. `options` returns the
+    runtime without it has a store of its own, to which the command `pull` adds an image. `gpu_flag` is the option that
+    shows the GPUs to a container. `since` is the first version
+    with a field. `mounts_site`: containers see the file systems of the site without `mounts`. `refused` are characters
+    that paths must not contain, beside those that no runtime accepts, and `why` is the reason. `options` returns the
     options of a job (`launch.directives.Wrapping`), and `check` the findings about a profile; both are names of
     functions, `module:name`. `template` is the script of a job, by default `templates/sbatch_NAME.sh.j2`.
     """
@@ -112,8 +114,11 @@ class ContainerRuntime:
     fields: tuple[str, ...]
     ending: str | None = None
     pull: str | None = None
+    gpu_flag: str | None = None
     since: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     mounts_site: bool = True
+    refused: str = ""
+    why: str = ""
     check: str = "orchestrator.clusters.check:check_program"
     template: Path | None = None
 
@@ -129,14 +134,17 @@ class ContainerRuntime:
 
 
 _LAUNCH, _CHECK = "orchestrator.launch.directives", "orchestrator.clusters.check"
+_OF_STORES = ("pass_env", "mount_home", "options", "gpu_flag")
 _OWN = (
     ContainerRuntime(
         "pyxis",
         f"{_LAUNCH}:pyxis",
-        ("pass_env", "writable", "mount_home"),
+        ("pass_env", "writable", "mount_home", "entrypoint", "remap_root", "workdir", "name"),
         ".sqsh",
-        since={"writable": (0, 11), "pass_env": (0, 15)},  # its changelog
+        since={"remap_root": (0, 4), "entrypoint": (0, 8), "writable": (0, 11), "pass_env": (0, 15)},  # its changelog
         mounts_site=False,
+        refused=" \t",
+        why="pyxis writes paths into lines of a file whose fields end at blanks",
         check=f"{_CHECK}:check_pyxis",
     ),
     ContainerRuntime(
@@ -148,9 +156,14 @@ _OWN = (
         check=f"{_CHECK}:check_edf",
     ),
     ContainerRuntime("shifter", f"{_LAUNCH}:shifter", ("modules", "options"), pull="shifterimg pull"),
-    ContainerRuntime("podman-hpc", f"{_LAUNCH}:podman", ("pass_env", "mount_home", "options"), pull="podman-hpc pull"),
-    ContainerRuntime("apptainer", f"{_LAUNCH}:apptainer", ("writable", "mount_home", "options"), ".sif"),
+    ContainerRuntime("podman-hpc", f"{_LAUNCH}:podman", _OF_STORES, pull="podman-hpc pull", gpu_flag="--gpu"),
+    ContainerRuntime("docker", f"{_LAUNCH}:docker", _OF_STORES, pull="docker pull", gpu_flag="--gpus=all"),
+    ContainerRuntime(
+        "apptainer", f"{_LAUNCH}:apptainer", ("writable", "mount_home", "options", "gpu_flag"), ".sif", gpu_flag="--nv"
+    ),
 )
+_SPECIAL = tuple(dict.fromkeys(name for runtime in _OWN for name in runtime.fields))
+"""Fields of `container:` that only some runtimes support."""
 
 
 def _checked(name: str, found: object) -> ContainerRuntime:
@@ -240,12 +253,36 @@ class ContainerFields(Strict):
         default=[],
     )
     pass_env: list[PassedName] = optional(
-        "Variables of the host that override those of the image, for pyxis and podman-hpc. `NCCL_*` is a prefix.",
+        "Variables of the host that override those of the image, for pyxis (its `--container-env`), podman-hpc and "
+        "Docker. `NCCL_*` is a prefix.",
         ["NCCL_*"],
         default=[],
     )
     writable: bool = optional("true: processes can change files of the container.", default=False)
     mount_home: bool = optional("true: jobs see the home folder of the user.", default=False)
+    entrypoint: bool | None = optional(
+        "Whether pyxis runs the entrypoint of the image before the program. Without it the site decides. Docker and "
+        "podman-hpc never run it.",
+        False,
+    )
+    remap_root: bool | None = optional(
+        "Whether the user is root inside the container of pyxis. Without it the site decides.", False
+    )
+    workdir: Annotated[str, Field(pattern=r"^/[^\n\r\x00]*$")] | None = optional(
+        "Folder in which pyxis starts the container, before a process changes to the folder of its job. Without it "
+        "that of the image.",
+        "/tmp",
+    )
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]+$")] | None = optional(
+        "Name under which pyxis keeps the container, so that a node unpacks the image once where the site keeps named "
+        "containers between jobs. A digest of the image is added, so that another image is another container.",
+        "torch",
+    )
+    gpu_flag: Annotated[str, Field(pattern=r"^(-[^\n\r\x00]*|none)$")] | None = optional(
+        "Option that shows the GPUs to a container, or none. Without it `--nv` of Apptainer, `--gpu` of podman-hpc, "
+        "`--gpus=all` of Docker.",
+        "--rocm",
+    )
     modules: list[Text] = optional("Modules of Shifter.", ["gpu", "nccl-2.18"], default=[])
     annotations: dict[Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]+$")], Text] = optional(
         "Annotations of the environment file, for the runtime edf.",
@@ -253,7 +290,7 @@ class ContainerFields(Strict):
         default={},
     )
     options: list[Annotated[str, Field(pattern=r"^-[^\n\r\x00]*$")]] = optional(
-        "Further options of podman-hpc, Shifter or Apptainer.", ["--nvccli"], default=[]
+        "Further options of Shifter, podman-hpc, Docker or Apptainer.", ["--nvccli"], default=[]
     )
 
     @property
@@ -270,11 +307,13 @@ class ContainerFields(Strict):
 
     @model_validator(mode="after")
     def _runtime_supports_fields(self) -> ContainerFields:
-        for name in ("pass_env", "writable", "mount_home", "modules", "annotations", "options"):
-            if getattr(self, name) and not self.has(name):
+        for name in _SPECIAL:
+            if getattr(self, name) == type(self).model_fields[name].get_default(call_default_factory=True):
+                continue
+            if not self.has(name):
                 oldest = ".".join(map(str, self.record.since[name]))
                 raise ValueError(f"{name} needs {self.runtime} {oldest} or newer, but version is {self.version}")
-            if getattr(self, name) and name not in self.record.fields:
+            if name not in self.record.fields:
                 runtimes = " or ".join(runtime.name for runtime in _OWN if name in runtime.fields)
                 raise ValueError(f"{name} needs runtime {runtimes}, but runtime is {self.runtime}")
         return self

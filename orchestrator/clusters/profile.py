@@ -71,7 +71,7 @@ MailUser = Annotated[str, AfterValidator(_user), WithJsonSchema({"type": "string
 
 # repro sets these options itself, to find its jobs and their output.
 _RESERVED_OPTIONS = {
-    "--comment": "it contains the token that identifies a job",
+    "--comment": "it contains the token that identifies a job; write comment: TEXT, which is joined to it",
     "--output": "it is a file in the folder of the job",
     "--array": "repro groups jobs into arrays",
     "--requeue": "repro decides which jobs run again; set requeue: true to let Slurm decide",
@@ -98,6 +98,16 @@ def _free_argument(value: str) -> str:
 
 
 Argument = Annotated[str, Field(pattern=r"^[^\n\r\x00]+$"), AfterValidator(_free_argument)]
+
+
+def _comment(value: str) -> str:
+    if "repro:" in value:
+        raise ValueError("must not contain repro:, with which the token of a job begins")
+    return value
+
+
+Comment = Annotated[str, Field(pattern=r"^[^\n\r\x00]+$"), AfterValidator(_comment)]
+"""One line of text for a site, in the comment of its jobs."""
 
 
 NodeNames = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.,\[\]-]+$")]
@@ -166,6 +176,12 @@ class SlurmFields(Strict):
         "Nodes that no job may ever use, as Slurm writes them.", ["n[1-3]", "n7"], default=[]
     )
 
+    comment: Comment | None = optional(
+        "Text for the site in the comment of each job, beside the token of `repro`: after it, or as a JSON object, to "
+        'which `"repro"` is added.',
+        '{"OccupiedIdleGPUsJobReaper": {"exemptIdleTimeMins": "60"}}',
+    )
+
     time_limit: TimeLimit = required("Time limit of a job whose experiment has none, as `[D-]H:MM:SS`.", "0:30:00")
     max_time: TimeLimit | None = optional(
         "Longest time limit of a job, as `[D-]H:MM:SS`. Without it plans have no limit.", "1-00:00:00"
@@ -205,7 +221,11 @@ class SlurmFields(Strict):
     hint: Literal["compute_bound", "memory_bound", "multithread", "nomultithread"] | None = optional(
         "Hint about the use of cores and hardware threads.", "nomultithread"
     )
-    cpu_bind: Text | None = optional("Binding of processes to CPUs, the option of srun.", "cores")
+    cpu_bind: Text | None = optional(
+        "Binding of processes to CPUs, the option of srun. A list of masks or CPUs is for jobs with that number of "
+        "tasks on a node; others get `none`.",
+        "cores",
+    )
     gpu_bind: Text | None = optional("Binding of processes to GPUs, the option of srun.", "none")
     mpi: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.+-]+$")] | None = optional(
         "How srun starts MPI processes: a name of `srun --mpi=list`.", "pmix"

@@ -361,7 +361,7 @@ def find_cluster(folders: Folders, name: str, settings: Sequence[Setting] = (), 
     layered = with_examples(layered) if example else layered
     model = profile_model(frozenset(layered.mapping("programs")))
     profile = read_model(model, Document(documents[0].file, layered.value), layered.problem_location)
-    require_none(_literal_secrets(profile, layered))
+    require_none([*_literal_secrets(profile, layered), *_refused_paths(profile, layered)])
     machine = this_machine() if profile.scheduler == "local" else None
     hardware = profile.hardware or (machine.hardware() if machine else None)
     assert hardware is not None
@@ -394,6 +394,21 @@ def _literal_secrets(profile: ClusterProfile, layered: Layered) -> Iterator[Prob
             yield Problem(
                 f"environment.{name}: the value looks like a secret, and job scripts would contain it", location, hint
             )
+
+
+def _refused_paths(profile: ClusterProfile, layered: Layered) -> Iterator[Problem]:
+    """Yield the images and mounts with a character that the container runtime misreads."""
+    container = profile.container
+    if container is None or not container.record.refused:
+        return
+    mounts = (item if isinstance(item, str) else item.mount for item in container.mounts)
+    paths: dict[KeyPath, str] = {("images", name): path for name, path in container.images.items()}
+    paths |= {("mounts", i): path for i, path in enumerate(mounts)}
+    for key, path in paths.items():
+        if not path.startswith("<") and set(path) & set(container.record.refused):
+            location = layered.problem_location(("container", *key))
+            what = f"container.{dotted(key)}: {path!r} has a blank; {container.record.why}"
+            yield Problem(what, location, "use a path without blanks, such as a link to the file or folder")
 
 
 def _require_lists(settings: Sequence[Setting], layered: Layered) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -52,6 +54,10 @@ def srun_options(plan: Plan | SidePlan, cluster: Cluster) -> list[Line]:
     ]
     for name in ("cpus_per_task", "hint", "mpi", "cpu_bind", "gpu_bind"):
         lines += [_with(f"--{name.replace('_', '-')}", line) for line in field_lines(cluster, "slurm", name)]
+    if unfit_masks(slurm, per_node):
+        lines = [
+            line if "--cpu-bind=" not in line.words[0] else Line.of("--cpu-bind=none", line.origin) for line in lines
+        ]
     if slurm.gpu_request == "gpus-per-task" and slurm.gpu_bind is None and resources.gpus_per_node:
         # A request per task would hide the other GPUs of the node, and programs select GPUs by local rank.
         lines.append(Line.of("--gpu-bind=none"))
@@ -61,6 +67,32 @@ def srun_options(plan: Plan | SidePlan, cluster: Cluster) -> list[Line]:
     free = field_lines(cluster, "slurm", "srun")
     given = {line.words[0].partition("=")[0] for line in free}
     return [*(line for line in lines if line.words[0].partition("=")[0] not in given), *free]
+
+
+def unfit_masks(slurm: SlurmFields, per_node: int) -> int | None:
+    """Return the length of the list in `cpu_bind` if a node has another number of tasks; each CPU is near one GPU."""
+    found = re.search("(?:mask|map)_(?:cpu|ldom):(.+)", slurm.cpu_bind or "")
+    length = found[1].count(",") + 1 if found else per_node
+    return length if length != per_node else None
+
+
+def srun_notes(plan: Plan | SidePlan, cluster: Cluster, options: Sequence[Line]) -> Iterator[str]:
+    """Yield why the training step has options that a reader may not expect."""
+    slurm, words = slurm_of(cluster), [line.words[0] for line in options]
+    if any(word.startswith("--mpi=") for word in words):
+        yield "--mpi is for programs with MPI, such as nccl-tests; torch needs none. If srun refuses it, remove mpi:."
+    per_node = tasks_per_node(plan, slurm)
+    length = unfit_masks(slurm, per_node)
+    if length is not None and "--cpu-bind=none" in words:
+        yield f"--cpu-bind=none, because cpu_bind of the profile is for {length} tasks, and a node has {per_node}."
+
+
+_PLACEMENT = ("--nodes", "--ntasks", "--ntasks-per-node", "--distribution", "--nodelist", "--relative")
+
+
+def rank_placement(srun_lines: Sequence[Line]) -> list[Line]:
+    """Return those options of the training step that decide on which node its rank 0 runs."""
+    return [line for line in srun_lines if line.words[0].partition("=")[0] in _PLACEMENT]
 
 
 def tasks_per_node(plan: Plan | SidePlan, slurm: SlurmFields) -> int:
@@ -135,7 +167,7 @@ def placement(cluster: Cluster, resources: Resources) -> Iterator[Line]:
     if qos is not None:
         names = [limits.name for limits in slurm.qos] if isinstance(slurm.qos, list) else []
         yield directive("qos", qos, location_of(("slurm", "qos", names.index(qos)) if names else ("slurm", "qos")))
-    yield from named(cluster, ("constraint", "reservation", "nodelist"))
+    yield from named(cluster, ("constraint", "reservation", "nodelist", "comment"))
     if excluded := field_lines(cluster, "slurm", "exclude"):
         names, origins = [line.words[0] for line in excluded], [line.origin for line in excluded]
         yield directive("exclude", ",".join(dict.fromkeys(names)), ", ".join(dict.fromkeys(origins)))
@@ -212,29 +244,48 @@ def wrapping_of(plan: Plan | SidePlan, cluster: Cluster, folder: Path) -> Wrappi
     """Return the container arguments of a job; ReproError if its image or a mount cannot be expressed."""
     container = cluster.profile.container
     assert container is not None
-    require_mountable(folder)
+    require_mountable(folder, container)
     if plan.program.image_path is None:
         raise ReproError(Problem(f"{cluster.name} has no container image for {plan.program.image}"))
+    if set(plan.program.image_path) & set(container.record.refused):
+        what = f"{plan.program.image_path} has a blank; {container.record.why}"
+        raise ReproError(Problem(what, own_origin(plan), "use a path without blanks"))
     image = Line.of(plan.program.image_path, cluster.location(("container", "images", str(plan.program.image))))
     mounts = list(_mounts(plan, cluster, container))
+    if container.name is not None:  # a node that keeps the container of another image must not use it
+        image_identity = f"{plan.program.image_path} {plan.program.image_digest}"
+        digest = hashlib.sha256(image_identity.encode()).hexdigest()[:12]
+        container = container.model_copy(update={"name": f"{container.name}-{digest}"})
     return called(container.record.options, "function of options", Wrapping, container, cluster, image, mounts)
 
 
-def require_mountable(folder: Path) -> None:
-    """Raise ReproError if a runtime would interpret a character of this folder's name in a mount."""
-    if any(character in str(folder) for character in f",:{EXPANDED_BY_PYXIS}"):
-        hint = 'set REPRO_HOME to a folder without , : $ ` " and \\'
-        raise ReproError(Problem("this folder cannot be mounted into containers", f"{folder}:", hint))
+def require_mountable(folder: Path, container: ContainerFields) -> None:
+    """Raise ReproError if the runtime would interpret a character of this folder's name in a mount."""
+    refusal = _refusal(str(folder), f",:{EXPANDED_BY_PYXIS}", container)
+    if refusal is not None:
+        what, hint = refusal
+        raise ReproError(Problem(f"this folder {what}", f"{folder}:", f"set REPRO_HOME to a folder {hint}"))
+
+
+def _refusal(path: str, refused: str, container: ContainerFields) -> tuple[str, str] | None:
+    """Return why a path cannot be mounted, and a hint; None if neither `refused` nor the runtime has its characters."""
+    what = "cannot be mounted into containers"
+    if set(path) & set(refused):
+        return what, f"without {' '.join(refused[:-1])} and {refused[-1]}"
+    if set(path) & set(container.record.refused):
+        return f"{what}: it has a blank, and {container.record.why}", "without blanks"
+    return None
 
 
 def _mounts(plan: Plan | SidePlan, cluster: Cluster, container: ContainerFields) -> Iterator[Line]:
     """Yield SOURCE:TARGET[:FLAGS] of each mount: those of the program, then those of the profile for this job."""
     for folder in plan.program.mounts:
         origin = program_origin(plan, cluster, folder)
-        if any(character in folder for character in f",:{{}}{EXPANDED_BY_PYXIS}"):
-            hint = 'use a folder without , : { } $ ` " and \\'
+        refusal = _refusal(folder, f",:{{}}{EXPANDED_BY_PYXIS}", container)
+        if refusal is not None:
+            what, hint = refusal
             location = origin if plan.program.field_of(folder) else None
-            raise ReproError(Problem(f"{folder} cannot be mounted into containers", location, hint))
+            raise ReproError(Problem(f"{folder} {what}", location, f"use a folder {hint}"))
         yield Line.of(f"{folder}:{folder}", origin)
     for i, item in enumerate(container.mounts):
         mount, when = (item.mount, item.when) if isinstance(item, MountFields) else (item, None)
@@ -275,6 +326,14 @@ def pyxis(container: ContainerFields, cluster: Cluster, image: Line, mounts: lis
         options.append(Line.of("--container-writable", location_of(("container", "writable"))))
     elif container.has("writable"):  # since the same version as the option for read-only images
         options.append(Line.of("--container-readonly"))
+    for name in ("entrypoint", "remap_root"):
+        value, option = getattr(container, name), name.replace("_", "-")
+        if value is not None:  # else the default of the site
+            text = f"--container-{option}" if value else f"--no-container-{option}"
+            options.append(Line.of(text, location_of(("container", name))))
+    for name in ("workdir", "name"):
+        if (value := getattr(container, name)) is not None:
+            options.append(Line.of(f"--container-{name}={value}", location_of(("container", name))))
     return Wrapping(srun_options=tuple(options))
 
 
@@ -319,22 +378,39 @@ def shifter(container: ContainerFields, cluster: Cluster, image: Line, mounts: l
     )
 
 
+def _command(container: ContainerFields, cluster: Cluster, *words: str) -> list[Line]:
+    """Return the command that starts a container, with the option that shows the GPUs."""
+    if container.gpu_flag is None:
+        return [Line((*words, str(container.record.gpu_flag)), OURS)]
+    flag = Line.of(container.gpu_flag, cluster.location(("container", "gpu_flag")))
+    return [Line(words, OURS), *([flag] if container.gpu_flag != "none" else [])]
+
+
 def podman(container: ContainerFields, cluster: Cluster, image: Line, mounts: list[Line]) -> Wrapping:
     """Return the command of podman-hpc."""
     image_name = _registry_image(container, cluster, image)
-    fixed = ("podman-hpc", "run", "--rm", "--gpu", "--net=host", "--ipc=host")
-    argv = [Line(fixed, OURS)]
+    # Without the entrypoint of the image, which may be a program that does not run its arguments.
+    argv = _command(container, cluster, "podman-hpc", "run", "--rm", "--net=host", "--ipc=host", "--entrypoint=")
     argv += [_with("--volume", mount) for mount in (JOB_FOLDER, *mounts, *_home(container, cluster))]
-    argv.append(Line.of("--env=SLURM_*"))
+    argv += [Line.of("--env=SLURM_*"), Line.of("--env=CUDA_VISIBLE_DEVICES")]
     passed = field_lines(cluster, "container", "pass_env") + field_lines(cluster, "env_from")
     argv += [_with("--env", name) for name in passed]
+    return Wrapping(argv=(*argv, *field_lines(cluster, "container", "options"), Line.of(image_name, image.origin)))
+
+
+def docker(container: ContainerFields, cluster: Cluster, image: Line, mounts: list[Line]) -> Wrapping:
+    """Return the command of Docker. The template adds the variables before the image, which is last."""
+    image_name = _registry_image(container, cluster, image)
+    fixed = ("docker", "run", "--rm", "--init", "--net=host", "--ipc=host", "--ulimit=memlock=-1", "--entrypoint=")
+    argv = [*_command(container, cluster, *fixed), Line(("--user={ids}",), OURS, at_run=True)]
+    argv += [_with("--volume", mount) for mount in (JOB_FOLDER, *mounts, *_home(container, cluster))]
     return Wrapping(argv=(*argv, *field_lines(cluster, "container", "options"), Line.of(image_name, image.origin)))
 
 
 def apptainer(container: ContainerFields, cluster: Cluster, image: Line, mounts: list[Line]) -> Wrapping:
     """Return the command of Apptainer."""
     image_name = read_image(image.words[0])
-    argv = [Line(("apptainer", "exec", "--nv"), OURS)]
+    argv = _command(container, cluster, "apptainer", "exec")
     if not container.mount_home:
         argv.append(Line.of("--no-home"))
     if container.writable:

@@ -9,8 +9,10 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import io
+import json
 import os
 import re
+import shlex
 import signal
 import socket
 import subprocess
@@ -36,6 +38,28 @@ def clean_env_prefix() -> list[str]:
     """Return the `env` command for sbatch: variables of the shell would override lines of the script."""
     strays = [name for name in os.environ if re.match(r"(SBATCH|SLURM|PYXIS)_", name) and name not in _WHICH_CLUSTER]
     return ["env", *(f"--unset={name}" for name in sorted(strays))]
+
+
+def joined_comment(own: str, of_site: str | None) -> str:
+    """Return our comment of a job with that of the site, which finds its own part as before.
+
+    In a JSON object ours is one more member, `"repro"`. Any other text follows ours after a blank.
+    """
+    if of_site is None or of_site == own:
+        return own
+    try:
+        members = json.loads(of_site)
+    except ValueError:
+        members = None
+    if not isinstance(members, dict):
+        return f"{own} {of_site}"
+    return f'{of_site.rstrip().removesuffix("}")}{", " if members else ""}"repro": {json.dumps(own)}}}'
+
+
+def _comment_in(script: str) -> str | None:
+    """Return the comment in a script's #SBATCH lines."""
+    lines = re.findall(r"^#SBATCH (--comment=.+)$", script, re.MULTILINE)
+    return shlex.split(lines[-1])[0].partition("=")[2] if lines else None
 
 
 class QueueFull(ReproError):
@@ -69,6 +93,7 @@ class SlurmScriptExecutor(SlurmExecutor):
         Raise ReproError with the scheduler's message, or QueueFull. Raise Unreachable if the scheduler does not answer;
         it may have accepted the job.
         """
+        comment = joined_comment(comment, _comment_in(text))
         self._text, self._options, self._arguments = text, [f"--comment={comment}", *options], tuple(arguments)
         private_folder(Path(self.folder))
         try:

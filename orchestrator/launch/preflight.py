@@ -24,9 +24,10 @@ def require_ready(plans: Sequence[Plan], cluster: Cluster, folders: Folders) -> 
     """Raise ReproError with all that these jobs lack; Unreachable if the scheduler does not answer."""
     from orchestrator.launch.directives import require_mountable  # it loads jinja2
 
+    container = cluster.profile.container
     checks: tuple[Callable[[], None], ...] = (
         lambda: require_scheduler(cluster, folders),
-        lambda: require_mountable(folders.runs) if cluster.profile.container is not None else None,
+        lambda: require_mountable(folders.runs, container) if container is not None else None,
         lambda: require_none(image_problems(plans, cluster)),
         lambda: require_none(_absent_needs(plans, cluster)),
         lambda: require_none(_other_commits(plans)),

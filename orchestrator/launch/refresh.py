@@ -59,7 +59,7 @@ from orchestrator.ledger.tables import ENDED, LOST, VERIFIED, WAITING
 from orchestrator.reading.collect import is_verified
 from orchestrator.reading.failure import PREEMPTED_IN_GRACE
 from orchestrator.slurm.command import at, cluster_identity, find_by_comments, query_jobs
-from orchestrator.slurm.notation import JobRecord, Phase, base_id, may_run_again
+from orchestrator.slurm.notation import JobRecord, Phase, base_id, comment_pattern, may_run_again
 
 Row = TypeVar("Row", bound=AttemptRow)
 
@@ -384,7 +384,8 @@ def is_side_job(record: JobRecord, comment: str, folder: PurePath) -> bool:
     Accounting may not store comments.
     """
     has_lost_comment = record.source == "sacct" and not record.comment
-    return record.comment == comment or has_lost_comment or writes_into(record, folder)
+    is_named = comment_pattern([comment]).search(record.comment) is not None
+    return is_named or has_lost_comment or writes_into(record, folder)
 
 
 def writes_into(record: JobRecord, folder: PurePath) -> bool:

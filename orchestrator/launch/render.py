@@ -18,10 +18,13 @@ from orchestrator.launch.directives import (
     output_pattern,
     own_origin,
     program_origin,
+    rank_placement,
+    srun_notes,
     srun_options,
     time_limit_origin,
     wrapping_of,
 )
+from orchestrator.launch.executors import joined_comment
 from orchestrator.launch.run_options import FAILURE_PATTERNS, LOG_TAIL_BYTES, FollowedJob, Gate
 from orchestrator.launch.templates import OURS, Explained, Line, Templates, command_lines, templates_in
 from orchestrator.paths import short_name
@@ -138,8 +141,16 @@ def _render(
     if cluster.profile.mpirun is not None:
         return engine.render("mpirun.sh.j2", **shared, **_mpirun(plan, cluster))
     all_directives = [*directives(plan, cluster), directive("output", output_pattern(output or folder / "batch.txt"))]
-    all_directives += [directive("comment", comment)] if comment is not None else []
-    shared |= {"directives": all_directives, "srun_options": srun_options(plan, cluster)}
+    if comment is not None:
+        lines, slurm = field_lines(cluster, "slurm", "comment"), cluster.profile.slurm
+        all_directives = [line for line in all_directives if not line.words[0].startswith("--comment=")]
+        text = joined_comment(comment, slurm.comment if slurm is not None else None)
+        all_directives.append(directive("comment", text, *(line.origin for line in lines)))
+    options = srun_options(plan, cluster)
+    placement = rank_placement(options)
+    is_arbitrary = any(line.words[0].partition("=")[2].startswith("arbitrary") for line in placement)
+    shared |= {"directives": all_directives, "srun_options": options}
+    shared |= {"placement": placement, "is_arbitrary": is_arbitrary, "notes": list(srun_notes(plan, cluster, options))}
     container = cluster.profile.container
     argv = plan.program.per_rank() if shared["per_node"] is None else plan.program.below_launcher()
     command = _command(plan, cluster, argv)

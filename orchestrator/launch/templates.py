@@ -22,6 +22,7 @@ _AT_RUN = {
     "job_id": '"$SLURM_JOB_ID"',
     "user": '"${USER:-$(id -un)}"',
     "home": '"$HOME"',
+    "ids": '"$(id -u):$(id -g)"',
     "job_folder": '"$folder"',
 }
 
@@ -30,7 +31,7 @@ _AT_RUN = {
 class Line:
     """Words of a script and their origin: a line of a profile, the experiment, or the program.
 
-    With `at_run` the job itself fills in {job_id}, {user}, {home} and {job_folder}.
+    With `at_run` the job itself fills in {job_id}, {user}, {home}, {ids} (of user and group) and {job_folder}.
     """
 
     words: tuple[str, ...]

@@ -20,6 +20,7 @@ from orchestrator.slurm.notation import (
     JobRecord,
     base_id,
     by_id,
+    comment_pattern,
     expand_array_id,
     id_lists,
     parse_accounting,
@@ -359,6 +360,7 @@ def require_controller() -> None:
 def find_by_comments(comments: Collection[str]) -> QueryAnswer:
     """Return the current user's jobs with one of these comments, from squeue, else from sacct.
 
+    The comment of a record is the one of these that it contains, without the text of the site beside it.
     A missing comment proves that there is no such job only if there are no complaints. There is a complaint if
     accounting does not answer or does not store comments. Raise Unreachable if slurmctld does not answer or does not
     accept the user.
@@ -371,7 +373,12 @@ def find_by_comments(comments: Collection[str]) -> QueryAnswer:
     queue = checked(run_slurm([*_SQUEUE, "--all", user], variables=_PLAIN))
     if "invalid user" in queue.stderr.lower():  # on stderr, with exit code 0 and an empty list
         raise Unreachable(Problem(f"squeue: {last_words(queue.stderr)}"))
-    jobs = [job for job in parse_queue(queue.stdout) if job.comment in missing]
+    wanted = comment_pattern(missing)
+
+    def ours(listed: Iterator[JobRecord]) -> list[JobRecord]:
+        return [replace(job, comment=found[0]) for job in listed if (found := wanted.search(job.comment))]
+
+    jobs = ours(parse_queue(queue.stdout))
     missing -= {job.comment for job in jobs}
     if not missing:
         return _by_comment(jobs)
@@ -384,7 +391,7 @@ def find_by_comments(comments: Collection[str]) -> QueryAnswer:
     except Unreachable as error:
         doubts.append(str(error))
     else:
-        jobs += [job for job in parse_accounting(accounting.stdout) if job.comment in missing]
+        jobs += [job for job in ours(parse_accounting(accounting.stdout)) if job.comment in missing]
         if not missing - {job.comment for job in jobs}:
             return _by_comment(jobs)
         doubts += filter(None, [_doubt(accounting)])

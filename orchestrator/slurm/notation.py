@@ -278,6 +278,11 @@ def parse_accounting(stdout: str) -> Iterator[JobRecord]:
             yield record_of(job_id, row, code, "sacct")
 
 
+def comment_pattern(comments: Iterable[str]) -> re.Pattern[str]:
+    """Return the pattern of these comments, each alone or joined to a text of the site."""
+    return re.compile(rf"(?<![\w-])(?:{'|'.join(map(re.escape, comments))})(?![\w-])")
+
+
 def by_id(records: Iterable[JobRecord]) -> dict[str, JobRecord]:
     """Return the newest record of each job id. An id has several if its job ran twice or Slurm used the id again.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 import tempfile
@@ -235,18 +236,29 @@ def test_a_controller_that_restarts_during_a_submission_gets_the_job_once(
     assert_each_case_is_queued_once(site, paused_cluster, 3)
 
 
+REAPER = '{"OccupiedIdleGPUsJobReaper": {"exemptIdleTimeMins": "60"}}'
+
+
 @pytest.mark.fault(
     section="Submissions",
-    fault="Slurm accepts the job, and its answer is lost",
-    promise="The job is found by its token.",
+    fault="Slurm accepts the job, and its answer is lost; the site has no comment of its own, a text, or a JSON object",
+    promise="The job is found by its token. The site finds its own comment.",
 )
-def test_a_job_whose_answer_was_lost_is_found_by_its_token(site: SlurmSite, paused_cluster: SlurmCluster) -> None:
+@pytest.mark.parametrize("comment", ["", "group 7", REAPER], ids=["none", "text", "json"])
+def test_a_job_whose_answer_was_lost_is_found_by_its_token(
+    comment: str, site: SlurmSite, paused_cluster: SlurmCluster
+) -> None:
+    site.use_stand_in(f"comment: {json.dumps(comment)}" if comment else "requeue: false")
     lost = "sbatch: error: Batch job submission failed: Socket timed out on send/recv operation"
     site.replace_sbatch(f'/usr/bin/sbatch "$@" >/dev/null; echo "{lost}" >&2; exit 1')
     done = site.submit("--where", "gbs=4")
     assert done.returncode == 0 and "3 submitted" in done.stderr, done.stderr
     site.variables.clear()
     assert_each_case_is_queued_once(site, paused_cluster, 3)
+    (text,) = set(paused_cluster.run("squeue", "-h", "-o", "%k").splitlines())
+    if comment == REAPER:
+        assert json.loads(text).items() > json.loads(REAPER).items()
+    assert comment in text or comment == REAPER
 
 
 @pytest.mark.fault(

@@ -153,7 +153,7 @@ def _without_blanks(value: Any, path: KeyPath) -> Any:
 
 def _image(name: str, runtime: str) -> str:
     """Return a file, or a name in a registry if the runtime uses no files."""
-    if runtime in ("shifter", "podman-hpc"):
+    if runtime in ("shifter", "podman-hpc", "docker"):
         return name if ":" in name else f"team/{name}:1"
     return f"/images/{read_image(name).file_stem}.{'sif' if runtime == 'apptainer' else 'sqsh'}"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -26,7 +27,12 @@ def messages(folder: Path, fields: str) -> str:
 
 @pytest.mark.parametrize(
     ("version", "asked", "since"),
-    [("0.10", "writable: true", "0.11"), ("0.9.1", "writable: true", "0.11"), ("0.14", "pass_env: [NCCL_*]", "0.15")],
+    [
+        ("0.10", "writable: true", "0.11"),
+        ("0.9.1", "writable: true", "0.11"),
+        ("0.14", "pass_env: [NCCL_*]", "0.15"),
+        ("0.7", "entrypoint: false", "0.8"),
+    ],
 )
 def test_what_the_sites_pyxis_is_too_old_for_is_refused(version: str, asked: str, since: str, tmp_path: Path) -> None:
     fault = messages(tmp_path, f"runtime: pyxis, version: '{version}', {asked}")
@@ -69,11 +75,19 @@ def test_a_version_is_numbers_and_points(version: str, tmp_path: Path) -> None:
         ("runtime: shifter, annotations: {a.b: c}", "annotations needs runtime edf, but runtime is shifter"),
         (
             "runtime: pyxis, options: [--x]",
-            "options needs runtime shifter or podman-hpc or apptainer, but runtime is pyxis",
+            "options needs runtime shifter or podman-hpc or docker or apptainer, but runtime is pyxis",
+        ),
+        ("runtime: apptainer, entrypoint: false", "entrypoint needs runtime pyxis, but runtime is apptainer"),
+        ("runtime: edf, remap_root: false", "remap_root needs runtime pyxis, but runtime is edf"),
+        ("runtime: docker, workdir: /tmp", "workdir needs runtime pyxis, but runtime is docker"),
+        ("runtime: shifter, name: torch", "name needs runtime pyxis, but runtime is shifter"),
+        (
+            "runtime: pyxis, gpu_flag: --rocm",
+            "gpu_flag needs runtime podman-hpc or docker or apptainer, but runtime is pyxis",
         ),
         (
             "runtime: edf, options: [--x]",
-            "options needs runtime shifter or podman-hpc or apptainer, but runtime is edf",
+            "options needs runtime shifter or podman-hpc or docker or apptainer, but runtime is edf",
         ),
     ],
 )
@@ -88,6 +102,9 @@ def test_what_only_another_runtime_has_is_refused(fields: str, why: str, tmp_pat
         "runtime: edf, annotations: {com.hooks.x: 'true'}",
         "runtime: podman-hpc, options: [--openmpi-pmi2]",
         "runtime: apptainer, options: [--cleanenv]",
+        "runtime: apptainer, gpu_flag: --rocm",
+        "runtime: docker, gpu_flag: none, options: [--device=/dev/kfd]",
+        "runtime: pyxis, entrypoint: false, remap_root: true, workdir: /tmp, name: torch",
     ],
 )
 def test_supported_fields_of_a_runtime_are_accepted(fields: str, tmp_path: Path) -> None:
@@ -95,7 +112,7 @@ def test_supported_fields_of_a_runtime_are_accepted(fields: str, tmp_path: Path)
 
 
 def test_an_unknown_runtime_is_refused(tmp_path: Path) -> None:
-    assert "container.runtime: must be 'pyxis', 'edf', 'shifter'" in messages(tmp_path, "runtime: docker")
+    assert "container.runtime: must be 'pyxis', 'edf', 'shifter'" in messages(tmp_path, "runtime: rkt")
     assert "write `container: null` to run jobs without containers" in messages(tmp_path, "runtime: none")
 
 
@@ -143,6 +160,29 @@ def test_mounts_that_a_runtime_would_misread_are_refused_with_or_without_a_condi
     assert f"container.mounts.0: {why}" in messages(
         tmp_path, f"runtime: pyxis, mounts: [{{mount: '{mount}', when: nodes > 1}}]"
     )
+
+
+@pytest.mark.fault(
+    section="Safety",
+    fault="A blank in an image or a mount of pyxis, which ends a field of the file that it writes",
+    promise="Refused, with the line of the profile, the reason and a hint.",
+)
+@pytest.mark.parametrize(
+    ("field", "name", "path"),
+    [
+        ("mounts: ['/a b:/b']", "mounts.0", "/a b:/b"),
+        ("mounts: [/a, '/a:/b c']", "mounts.1", "/a:/b c"),
+        ("mounts: [{mount: '/a b', when: nodes > 1}]", "mounts.0", "/a b"),
+        ("images: {pretrain: /i/a b.sqsh}", "images.pretrain", "/i/a b.sqsh"),
+    ],
+)
+def test_a_blank_in_a_path_of_pyxis_is_refused_with_its_line(field: str, name: str, path: str, tmp_path: Path) -> None:
+    (line,) = messages(tmp_path, f"runtime: pyxis, {field}").splitlines()
+    assert re.match(
+        rf"site.yaml:5:\d+ container.{name}: '{path}' has a blank; pyxis writes paths into lines of a", line
+    )
+    assert line.endswith("Hint: use a path without blanks, such as a link to the file or folder")
+    assert container(tmp_path, f"runtime: apptainer, {field}")
 
 
 @pytest.mark.parametrize("name", ["NCCL", "NCCL_*", "_x"])

@@ -80,6 +80,15 @@ def test_other_free_arguments_are_kept(tmp_path: Path) -> None:
     assert (profile.slurm.sbatch, profile.slurm.srun) == (["--licenses=a b", "-H"], ["--mpi=pmix"])
 
 
+@pytest.mark.parametrize(
+    ("comment", "why"),
+    [("a\\nb", "must match ^"), ("repro:feed", "must not contain repro:, with which the token of a job begins")],
+)
+def test_a_comment_is_one_line_without_a_token(tmp_path: Path, comment: str, why: str) -> None:
+    (only,) = messages(tmp_path, slurm(f'comment: "{comment}"'))
+    assert f"slurm.comment: {why}" in only
+
+
 @pytest.mark.parametrize("argument", ["--comment=billing", "--output=x", "--array=0-3", "--requeue"])
 def test_an_argument_that_would_take_our_own_place_is_refused_with_the_reason(tmp_path: Path, argument: str) -> None:
     with pytest.raises(ReproError, match="is set by repro: "):

@@ -11,6 +11,7 @@ from submitit.core.utils import FailedSubmissionError
 
 from orchestrator.clusters.resolve import find_cluster
 from orchestrator.errors import ReproError, Unreachable
+from orchestrator.launch.directives import directive
 from orchestrator.launch.executors import SlurmScriptExecutor
 from orchestrator.launch.preflight import require_scheduler
 from tests.stand_in_site import CHECKOUT, Site
@@ -72,6 +73,26 @@ def test_variables_that_would_win_over_the_script_are_unset_and_those_that_choos
     }
     words = (tmp_path / "words").read_text().splitlines()
     assert words[:2] == ["--parsable", "--comment=repro:feed"] and words[2].endswith(".sh")
+
+
+@pytest.mark.parametrize(
+    ("of_site", "joined"),
+    [
+        (None, "repro:feed"),
+        ("group 7", "repro:feed group 7"),
+        ('{"Reaper": {"minutes": "60"}}', '{"Reaper": {"minutes": "60"}, "repro": "repro:feed"}'),
+        ("{}", '{"repro": "repro:feed"}'),
+        ("[1]", "repro:feed [1]"),
+        ('a "quoted" \\ # text', 'repro:feed a "quoted" \\ # text'),
+    ],
+)
+def test_the_token_is_joined_to_the_comment_of_the_site_which_can_parse_it_as_before(
+    of_site: str | None, joined: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake_sbatch(tmp_path / "bin", monkeypatch, f'printf "%s\\n" "$@" >"{tmp_path}/words"; echo 17')
+    line = f"#SBATCH {directive('comment', of_site).words[0]}\n" if of_site else ""
+    SlurmScriptExecutor(tmp_path / "jobs").submit_script(f"#!/bin/bash\n{line}", "repro:feed")
+    assert (tmp_path / "words").read_text().splitlines()[1] == f"--comment={joined}"
 
 
 def test_the_text_that_was_rendered_is_the_text_that_is_submitted(

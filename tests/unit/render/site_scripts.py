@@ -66,6 +66,15 @@ container: {runtime: podman-hpc, modules: , options: [--openmpi-pmi2], pass_env:
 """,
         "megatron-jan-2024",
     ),
+    "jean-zay-h100-docker": Variant(
+        "jean-zay-h100",
+        """\
+slurm: {comment: '{"IdleGPUs": {"minutes": 60}}'}
+container:
+  {runtime: docker, mounts: [/data], images: {megatron-2026: team/megatron:1}, options: [--device=/dev/infiniband]}
+""",
+        "megatron-2026",
+    ),
     "jean-zay-h100-apptainer": Variant(
         "jean-zay-h100",
         """\
@@ -88,6 +97,7 @@ SITES = [*SHIPPED, *((name, variant.program) for name, variant in VARIANTS.items
 STORED_IN_FULL = (
     "alps",
     "jean-zay-h100-apptainer",
+    "jean-zay-h100-docker",
     "kwai-h800",
     "leonardo",
     "local",

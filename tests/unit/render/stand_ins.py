@@ -23,7 +23,7 @@ from orchestrator.planning.plan import Plan
 from tests.unit.clusters.sites import cluster_of
 from tests.unit.render.plans import TEMPLATES, local, plain_slurm, plans
 
-RUNTIMES = ("pyxis", "edf", "shifter", "podman-hpc", "apptainer")
+RUNTIMES = ("pyxis", "edf", "shifter", "podman-hpc", "docker", "apptainer")
 ON_SLURM = ("slurm", "per-node", *RUNTIMES)
 KINDS = ("local", "mpirun", *ON_SLURM)
 """Kinds of clusters: a scheduler, Slurm with a task per node, or Slurm with a container runtime."""
@@ -104,7 +104,7 @@ if name == "shifter":
 else:
     options, (image, *command) = split(arguments[1:])
     command = inside(options, command)
-    if name == "podman-hpc":
+    if name in ("podman-hpc", "docker"):
         import fnmatch
 
         passed = [option[6:] for option in options if option.startswith("--env=")]
@@ -170,7 +170,7 @@ class Stage:
     def at(cls, base: Path, name: str = "job") -> Stage:
         """Create the stand-ins."""
         (base / "bin").mkdir()
-        for program in ("srun", "shifter", "podman-hpc", "apptainer", "mpirun"):
+        for program in ("srun", "shifter", "podman-hpc", "docker", "apptainer", "mpirun"):
             executable(base / "bin" / program, _STAND_IN.replace("PYTHON", sys.executable))
         executable(base / "bin" / "scontrol", _SCONTROL)
         executable(base / "bin" / "module", "#!/bin/sh\n")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import subprocess
 from dataclasses import replace
@@ -35,6 +36,7 @@ def with_image(plan: Plan, image: str | None) -> Plan:
         ("edf", "'image = \"registry.example#nvidia/x:1\"' "),
         ("shifter", "--image=registry.example/nvidia/x:1 "),
         ("podman-hpc", "\n  registry.example/nvidia/x:1 "),
+        ("docker", '"${pass_env[@]/#/--env=}" registry.example/nvidia/x:1 '),
         ("apptainer", "\n  docker://registry.example/nvidia/x:1 "),
     ],
 )
@@ -46,7 +48,7 @@ def test_registry_image_has_the_notation_of_the_runtime(
     assert expected in script and script.count("nvidia/x:1") == 1
 
 
-@pytest.mark.parametrize("runtime", ["shifter", "podman-hpc"])
+@pytest.mark.parametrize("runtime", ["shifter", "podman-hpc", "docker"])
 def test_image_file_is_refused_for_a_runtime_with_its_own_store(runtime: str, tmp_path: Path) -> None:
     cluster, plan = cluster_and_plan(runtime)
     with pytest.raises(ReproError, match="cannot use an image file"):
@@ -64,11 +66,12 @@ def test_job_without_an_image_is_refused(tmp_path: Path) -> None:
     fault="The same characters in the folder of a job",
     promise="Refused, with the hint to set `REPRO_HOME`.",
 )
-@pytest.mark.parametrize("name", ["a,b", "a:b", 'a"b', "a\\b", "$HOME", "a$(id)", "`id`"])
+@pytest.mark.parametrize("name", ["a,b", "a:b", 'a"b', "a\\b", "$HOME", "a$(id)", "`id`", "a b"])
 def test_job_folder_with_a_separator_of_the_runtime_is_refused(name: str, tmp_path: Path) -> None:
     cluster, plan = cluster_and_plan("pyxis")
     with pytest.raises(
-        ReproError, match=r"(cannot be mounted into containers|below a folder with a backslash). Hint: set REPRO_HOME"
+        ReproError,
+        match=r"(cannot be mounted into containers|below a folder with a backslash).*\. Hint: set REPRO_HOME",
     ):
         Stage.at(tmp_path, name).render(with_arguments(plan), cluster)
 
@@ -80,6 +83,7 @@ def test_job_folder_with_a_separator_of_the_runtime_is_refused(name: str, tmp_pa
         ("apptainer", "--no-home \\", None),
         ("edf", None, """'  "'"$HOME":"$HOME"'",' \\"""),
         ("podman-hpc", None, '--volume="$HOME":"$HOME" \\'),
+        ("docker", None, '--volume="$HOME":"$HOME" \\'),
     ],
 )
 def test_home_folder_is_mounted_only_if_the_profile_says_so(
@@ -111,6 +115,54 @@ def test_image_is_writable_only_if_the_profile_says_so(runtime: str, writable: s
     assert writable in stage.render(with_arguments(plan), with_fields(cluster, container={"writable": True}))
     script = stage.render(with_arguments(plan), cluster)
     assert writable not in script and fixed in script
+
+
+@pytest.mark.parametrize(
+    ("fields", "options"),
+    [
+        ({}, []),
+        ({"entrypoint": False, "remap_root": True}, ["--no-container-entrypoint", "--container-remap-root"]),
+        ({"entrypoint": True, "remap_root": False}, ["--container-entrypoint", "--no-container-remap-root"]),
+        ({"workdir": "/tmp"}, ["--container-workdir=/tmp"]),
+    ],
+)
+def test_pyxis_gets_the_options_of_the_profile_and_else_those_of_the_site_hold(
+    fields: dict[str, object], options: list[str], tmp_path: Path
+) -> None:
+    cluster, plan = cluster_and_plan("pyxis")
+    script = Stage.at(tmp_path).render(with_arguments(plan), with_fields(cluster, container=fields))
+    assert re.findall(r"^  (--\S*(?:entrypoint|remap-root|workdir|name)\S*)", script, re.MULTILINE) == options
+
+
+def test_a_named_container_is_never_that_of_another_image(tmp_path: Path) -> None:
+    cluster, plan = cluster_and_plan("pyxis")
+    cluster = with_fields(cluster, container={"name": "torch"})
+    replaced = replace(plan, program=replace(plan.program, image_digest="sha256:1"))
+    plans = (plan, replaced, with_image(plan, "/images/other.sqsh"), plan)
+    names = [re.findall("--container-name=(.*) ", Stage.at(tmp_path).render(other, cluster))[0] for other in plans]
+    assert len(set(names)) == 3 and names[0] == names[3]
+    assert all(re.fullmatch("torch-[0-9a-f]{12}", name) for name in names)
+
+
+@pytest.mark.parametrize(
+    ("runtime", "flag", "command"),
+    [
+        ("apptainer", None, "apptainer exec --nv"),
+        ("apptainer", "--rocm", "apptainer exec --rocm"),
+        ("apptainer", "none", "apptainer exec --no-home"),
+        ("podman-hpc", None, "podman-hpc run --rm --net=host --ipc=host --entrypoint= --gpu"),
+        ("podman-hpc", "--device=amd.com/gpu=all", "--entrypoint= --device=amd.com/gpu=all"),
+        ("docker", None, "--entrypoint= --gpus=all"),
+        ("docker", "--runtime=nvidia", "--entrypoint= --runtime=nvidia"),
+    ],
+)
+def test_container_gets_the_gpu_flag_of_the_profile_or_of_its_runtime(
+    runtime: str, flag: str | None, command: str, tmp_path: Path
+) -> None:
+    cluster, plan = cluster_and_plan(runtime)
+    cluster = with_fields(cluster, container={"gpu_flag": flag} if flag else {})
+    words = " ".join(Stage.at(tmp_path).render(with_arguments(plan), cluster).replace("\\\n", "").split())
+    assert command in words and ("--nv" in words) == (flag is None and runtime == "apptainer")
 
 
 @pytest.mark.parametrize(("version", "option"), [("0.10", False), ("0.11", True)])

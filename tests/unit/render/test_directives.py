@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -129,6 +130,15 @@ def test_folder_with_a_backslash_is_refused(tmp_path: Path) -> None:
         render_job(plans(cluster, "quad")[0], cluster, Path("/a\\b"), TEMPLATES)
 
 
+def test_rendered_script_has_the_comment_of_the_site_joined_to_the_token(tmp_path: Path) -> None:
+    cluster = with_slurm(plain_slurm(tmp_path), comment="group 7")
+    plan = plans(plain_slurm(tmp_path), "quad")[0]
+    alone = render_job(plan, cluster, tmp_path, TEMPLATES)
+    joined = render_job(plan, cluster, tmp_path, TEMPLATES, comment="repro:feed")
+    assert re.findall("--comment=(.*)", alone) == ['"group 7"']
+    assert re.findall("--comment=(.*)", joined) == ['"repro:feed group 7"']
+
+
 @pytest.mark.parametrize("value", ["a\nb", "a\rb", "a\0b"])
 def test_value_with_a_line_end_or_null_character_is_refused(tmp_path: Path, value: str) -> None:
     cluster = with_slurm(plain_slurm(tmp_path), account=value)
@@ -141,7 +151,7 @@ def test_value_with_a_line_end_or_null_character_is_refused(tmp_path: Path, valu
     fault="The same characters in a folder that a program mounts",
     promise="Refused, with the line of the profile.",
 )
-@pytest.mark.parametrize("folder", ["/a,b", "/a:b", "/$HOME", "/a`id`", '/a"', "/a\\"])
+@pytest.mark.parametrize("folder", ["/a,b", "/a:b", "/$HOME", "/a`id`", '/a"', "/a\\", "/a b"])
 def test_mount_with_a_separator_of_pyxis_is_refused(tmp_path: Path, folder: str) -> None:
     cluster = selene(tmp_path)
     plan = plans(cluster, "paper")[0]

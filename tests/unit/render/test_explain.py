@@ -57,7 +57,7 @@ def test_explained_lines_are_the_script_and_each_has_an_origin(profile: str, pro
 def test_value_with_other_line_separators_is_explained(kind: str) -> None:
     cluster, plan = cluster_and_plan(kind)
     odd = "a\u2028b\x0bc\x85d"
-    folder = Path("/runs/with\u2028a line end")
+    folder = Path("/runs/with\u2028a-line-end")
     cluster = with_fields(cluster, environment={"ODD": odd}, env_prepend={"P": odd}, setup=[f": {odd}"])
     lines = explain_job(plan, cluster, folder, TEMPLATES)
     assert "".join(f"{line.text}\n" for line in lines) == render_job(plan, cluster, folder, TEMPLATES)
@@ -143,7 +143,7 @@ def test_secret_of_the_submitting_shell_is_in_no_script_and_no_record(
     secret = "hf-9f8e7d6c5b4a"
     monkeypatch.setenv("F_TOKEN", secret)
     cluster, plan = cluster_and_plan(kind)
-    container = {"container": {"pass_env": ["F_*"]}} if kind in ("pyxis", "podman-hpc") else {}
+    container = {"container": {"pass_env": ["F_*"]}} if kind in ("pyxis", "podman-hpc", "docker") else {}
     cluster = with_fields(cluster, env_from=["F_TOKEN"], **container)
     script = render_job(plan, cluster, Path("/runs/x"), TEMPLATES)
     lines = explain_job(plan, cluster, Path("/runs/x"), TEMPLATES)

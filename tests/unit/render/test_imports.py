@@ -79,7 +79,9 @@ def test_setup_and_env_from_may_set_the_import_path_and_images_do_not_use_packag
     cluster = with_fields(cluster, setup=["export PYTHONPATH=/of/setup"], env_from=["PYTHONUSERBASE"])
     stage.run_job(with_arguments(plan), cluster, {"PYTHONPATH": "/of/shell", "PYTHONUSERBASE": "/of/user"})
     environment = stage.environment()
-    inherited = [] if kind in ("mpirun", "podman-hpc") else ["/of/setup"]  # they do not pass the variables of a script
+    inherited = (
+        [] if kind in ("mpirun", "podman-hpc", "docker") else ["/of/setup"]
+    )  # they do not pass the variables of a script
     assert environment["PYTHONPATH"].split(":") == [str(plan.program.python_path), *inherited]
     assert (environment["PYTHONUSERBASE"], environment["PYTHONSAFEPATH"]) == ("/of/user", "1")
     assert environment.get("PYTHONNOUSERSITE") == ("1" if kind in RUNTIMES else None)

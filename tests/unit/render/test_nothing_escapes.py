@@ -87,6 +87,7 @@ _ONLY: dict[str, dict[str, Any]] = {
     "edf": {"annotations": {"com.hooks.x": "v"}, "images": {"pretrain": "/i/torch.sqsh"}},
     "shifter": {"modules": ["gpu"], "options": ["--x=y"]},
     "podman-hpc": {"pass_env": ["ONE"], "options": ["--x=y"]},
+    "docker": {"pass_env": ["ONE"], "options": ["--x=y"], "gpu_flag": "--runtime=nvidia"},
     "apptainer": {"options": ["--x=y"], "images": {"pretrain": "/i/torch.sif"}},
 }
 SITES: dict[str, dict[str, Any]] = {

@@ -5,6 +5,8 @@ Stand-ins for the programs that a script calls record their arguments and their 
 
 from __future__ import annotations
 
+import os
+import re
 import string
 import sys
 from dataclasses import dataclass, replace
@@ -145,7 +147,7 @@ def test_values_reach_srun_and_the_program_of_a_batch_script(values: Values, per
         output = "--output=" + str(stage.job / "log.txt").replace("%", "%%")
         named = [f"--mcs-label={values.free}", f"--cpu-bind={values.free}", f"--gpu-bind={values.free}", output]
         assert set(named) <= set(options) and options[options.index("bash") - 1] == output
-        launcher = ["-u", "-m", "orchestrator.pretrain.launch", "--nnodes=1", "--node-rank=0", "--nproc-per-node=4"]
+        launcher = ["-u", "-m", "orchestrator.pretrain.launch", "--nnodes=1", "--node-rank=5", "--nproc-per-node=4"]
         launcher += ["--master-addr=node-1", "--master-port=22345"]
         compare_program(stage, values, launcher=launcher if per_node else None)
         if not per_node:
@@ -182,14 +184,21 @@ def test_values_reach_mpirun_and_its_program(values: Values) -> None:
 def test_values_reach_the_container_and_its_program(runtime: str, values: Values) -> None:
     cluster, plan = cluster_and_plan(runtime)
     with TemporaryDirectory() as base:
+        if runtime == "pyxis":  # paths with blanks are refused
+            words = {name: re.sub("[ \t]", "", getattr(values, name)) or "x" for name in ("folder", "mount", "free")}
+            values = replace(values, **words)
         stage = Stage.at(Path(base), "".join(c for c in values.folder if c not in ',:"\\$`') or "job")
-        image = "registry.example/team/torch:1" if runtime in ("shifter", "podman-hpc") else f"/i/{values.free}.sqsh"
+        image = (
+            "registry.example/team/torch:1"
+            if runtime in ("shifter", "podman-hpc", "docker")
+            else f"/i/{values.free}.sqsh"
+        )
         program = replace(with_arguments(plan, *values.arguments).program, image_path=image, image=values.free)
         mount = f"/m/{values.mount}/{{job_id}}:/in{values.mount}/{{user}}"
         container: dict[str, Any] = {"mounts": [mount], "images": {"pretrain": image}}
-        if runtime in ("pyxis", "podman-hpc"):
+        if runtime in ("pyxis", "podman-hpc", "docker"):
             container["pass_env"] = ["NCCL_*", "ONE"]
-        if runtime in ("shifter", "podman-hpc", "apptainer"):
+        if runtime in ("shifter", "podman-hpc", "docker", "apptainer"):
             container["options"] = [f"--free={values.free}"]
         if runtime == "shifter":
             container["modules"] = [values.free]
@@ -197,7 +206,7 @@ def test_values_reach_the_container_and_its_program(runtime: str, values: Values
             container["annotations"] = {"com.hooks.x": values.free, "y": "{job_id}"}
         cluster = with_fields(cluster, container=container, **common(values))
         stage.run_job(replace(plan, program=program), cluster, shell_environment(values))
-        compare_program(stage, values, before="" if runtime == "podman-hpc" else "before")
+        compare_program(stage, values, before="" if runtime in ("podman-hpc", "docker") else "before")
         assert stage.end_record()["image"] == values.free
         filled = f"/m/{values.mount}/12345:/in{values.mount}/me"
         check_runtime(stage, runtime, image, [f"{PROGRAM}:{PROGRAM}", filled], values)
@@ -223,10 +232,19 @@ def check_runtime(stage: Stage, runtime: str, image: str, mounts: list[str], val
         given = [f"--image={image}", f"--module={values.free}", *volumes]
         assert own == ["shifter", *given, f"--free={values.free}"]
     elif runtime == "podman-hpc":
-        fixed = ["podman-hpc", "run", "--rm", "--gpu", "--net=host", "--ipc=host"]
-        names = [f"--env={name}" for name in ("SLURM_*", "NCCL_*", "ONE", "F_SECRET")]
+        fixed = ["podman-hpc", "run", "--rm", "--net=host", "--ipc=host", "--entrypoint=", "--gpu"]
+        names = [f"--env={name}" for name in ("SLURM_*", "CUDA_VISIBLE_DEVICES", "NCCL_*", "ONE", "F_SECRET")]
         volumes = [f"--volume={mount}" for mount in (job, *mounts)]
         assert own == [*fixed, *volumes, *names, f"--free={values.free}", image]
+        assert stage.environment()["NCCL_OF_HOST"] == "1" and "UNLISTED" not in stage.environment()
+    elif runtime == "docker":
+        fixed = ["docker", "run", "--rm", "--init", "--net=host", "--ipc=host", "--ulimit=memlock=-1", "--entrypoint="]
+        fixed += ["--gpus=all", f"--user={os.getuid()}:{os.getgid()}"]
+        volumes = [f"--volume={mount}" for mount in (job, *mounts)]
+        start = [*fixed, *volumes, f"--free={values.free}"]
+        assert own[: len(start)] == start and own[-1] == image
+        names = [word.removeprefix("--env=") for word in own[len(start) : -1]]
+        assert {"SLURM_PROCID", "SLURM_JOB_ID", "CUDA_VISIBLE_DEVICES", "NCCL_OF_HOST", "ONE", "F_SECRET"} <= set(names)
         assert stage.environment()["NCCL_OF_HOST"] == "1" and "UNLISTED" not in stage.environment()
     else:
         binds = [f"--bind={mount}" for mount in (job, *mounts)]

@@ -141,6 +141,33 @@ def test_rendezvous_uses_the_host_suffix_and_port_of_the_profile(kind: str, host
     assert 20000 <= int(stage.environment()["MASTER_PORT"]) < 30000
 
 
+@pytest.mark.parametrize("kind", ["slurm", "pyxis"])
+@pytest.mark.parametrize(
+    ("srun", "variables", "host"),
+    [
+        ((), {}, "node-1"),
+        (("--distribution=plane=1",), {}, "node-1"),
+        ((), {"SLURM_HOSTFILE": "/racks"}, "of-rank-0"),
+        (("--distribution=arbitrary", "--nodelist=n2,n1"), {}, "of-rank-0"),
+    ],
+)
+def test_master_address_is_the_host_of_rank_0_in_every_order_of_ranks(
+    kind: str, srun: tuple[str, ...], variables: dict[str, str], host: str, tmp_path: Path
+) -> None:
+    cluster, plan = cluster_and_plan(kind)
+    stage = Stage.at(tmp_path)
+    cluster = with_fields(cluster, slurm={"srun": list(srun)}, rendezvous={"host_suffix": "-ib"})
+    given = {**variables, "SLURMD_NODENAME": "of-rank-0", "TASKS": "0:0:0"}
+    stage.run_job(with_arguments(plan), cluster, given)
+    assert stage.environment()["MASTER_ADDR"] == f"{host}-ib"
+
+
+def test_the_sampler_runs_once_on_each_node_also_with_a_file_of_ranks(tmp_path: Path) -> None:
+    cluster, plan = cluster_and_plan("slurm")
+    script = Stage.at(tmp_path).render(plan, with_fields(cluster, sample_gpus_every_s=1))
+    assert "env --unset=SLURM_HOSTFILE srun --overlap --nodes=1 --ntasks=1" in script
+
+
 @pytest.mark.parametrize("module", ["orchestrator.pretrain.launch", TORCHRUN])
 def test_launcher_is_started_once_per_node_with_the_node_rank(module: str, tmp_path: Path) -> None:
     cluster, plan = cluster_and_plan("per-node")
@@ -198,6 +225,33 @@ def test_options_that_srun_does_not_inherit_from_sbatch_are_repeated() -> None:
     )
     assert {"--cpus-per-task=7", "--hint=nomultithread", "--mpi=pmix", "--cpu-bind=cores"} <= set(options)
     assert {"--nodes=1", "--ntasks=4", "--ntasks-per-node=4"} <= set(options)
+
+
+@pytest.mark.fault(
+    section="Faults of jobs",
+    fault="`cpu_bind` lists masks for another number of tasks than a job has on a node",
+    promise="`--cpu-bind=none`, with a comment in the script: no task runs far from its GPU.",
+)
+@pytest.mark.parametrize(
+    ("kind", "bind", "option"),
+    [
+        ("slurm", "mask_cpu:f,f0,f00,f000", "mask_cpu:f,f0,f00,f000"),
+        ("slurm", "verbose,map_cpu:0,1,2,3", "verbose,map_cpu:0,1,2,3"),
+        ("slurm", "cores", "cores"),
+        ("slurm", "mask_cpu:f,f0", "none"),
+        ("slurm", "map_ldom:0,0,1,1,2,2,3,3", "none"),
+        ("per-node", "mask_cpu:f,f0,f00,f000", "none"),
+    ],
+)
+def test_tasks_are_bound_to_cpus_only_if_the_list_fits_their_number(
+    kind: str, bind: str, option: str, tmp_path: Path
+) -> None:
+    cluster, plan = cluster_and_plan(kind)
+    plan = replace(plan, program=replace(plan.program, launcher=TORCHRUN if kind == "per-node" else None))
+    fields = {"cpu_bind": bind, "srun": []}
+    assert f"--cpu-bind={option}" in options_of(plan, kind, **fields)
+    script = Stage.at(tmp_path).render(with_arguments(plan), with_fields(cluster, slurm=fields))
+    assert ("\n# --cpu-bind=none, because cpu_bind of the profile is for " in script) == (option == "none")
 
 
 def test_srun_argument_of_the_profile_replaces_the_default_with_the_same_name() -> None:

@@ -396,7 +396,10 @@ def test_what_is_no_job_id_is_refused_before_slurm_sees_it(slurm: FakeSlurm, wro
 def test_a_comment_is_looked_for_in_the_queue_first_and_matched_whole(slurm: FakeSlurm) -> None:
     slurm.squeue = queue_row("7", comment="token1") + queue_row("8", comment="token")
     assert list(query.find_by_comments(["token"]).records) == ["8"]
-    assert [argv[0] for argv in slurm.calls] == ["squeue"]
+    slurm.squeue = queue_row("7", comment="group, my-token") + queue_row("8", comment='{"g": 1, "repro": "token"}')
+    answer = query.find_by_comments(["token"])
+    assert {job_id: record.comment for job_id, record in answer.records.items()} == {"8": "token"}
+    assert [argv[0] for argv in slurm.calls] == ["squeue", "squeue"]
 
 
 def test_a_comment_that_left_the_queue_is_found_in_accounting(slurm: FakeSlurm) -> None:

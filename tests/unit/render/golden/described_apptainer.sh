@@ -76,17 +76,22 @@ done
 # Variables of the submitting shell that would change what Python imports.
 unset PYTHONPATH PYTHONHOME PYTHONUSERBASE PYTHONPLATLIBDIR
 
-# Rendezvous and rank variables are set here, because a site may not have the hook that sets them.
-# `read` takes the first name. On a long list `| head -n 1` would end scontrol, and with pipefail this script.
-read -r MASTER_ADDR < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
-MASTER_PORT=$((20000 + SLURM_JOB_ID % 10000))
 # Variables of the submitting shell that srun would use as options.
 unset "${!SLURM_CPU_BIND@}" "${!SLURM_GPU_BIND@}" "${!SLURM_MEM_BIND@}" SLURM_DISTRIBUTION SLURM_EXACT SLURM_EXPORT_ENV \
   SLURM_HINT SLURM_MPI_TYPE SLURM_OVERCOMMIT SLURM_OVERLAP SLURM_THREADS SLURM_WHOLE "${!SLURM_STEP@}"
+# Rendezvous and rank variables are set here, because a site may not have the hook that sets them.
+# `read` takes the first name. On a long list `| head -n 1` would end scontrol, and with pipefail this script.
+read -r MASTER_ADDR < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
+# Rank 0 is on the first node, unless a file or the distribution `arbitrary` orders the ranks. Then srun prints its node.
+if [ -n "${SLURM_HOSTFILE:-}" ]; then
+  MASTER_ADDR=$(srun --nodes=2 --ntasks=16 --ntasks-per-node=8 \
+    bash -c '[ "$SLURM_PROCID" != 0 ] || echo "$SLURMD_NODENAME"')
+fi
+MASTER_PORT=$((20000 + SLURM_JOB_ID % 10000))
 
 # Sample memory, power and clocks of each node's GPUs at an interval while the program runs. This runs on the host,
 # outside any image.
-beside srun --overlap --nodes=2 --ntasks=2 --ntasks-per-node=1 \
+beside env --unset=SLURM_HOSTFILE srun --overlap --nodes=2 --ntasks=2 --ntasks-per-node=1 \
   --output=none --error=none bash -c 'exec \
 nvidia-smi --format=csv,nounits --loop=5 \
   --query-gpu=timestamp,index,memory.used,memory.total,utilization.gpu,power.draw,clocks.sm,temperature.gpu,clocks_throttle_reasons.active \

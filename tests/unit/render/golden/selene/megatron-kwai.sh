@@ -75,13 +75,18 @@ lock=/code/megatron-kwai/megatron/fused_kernels/build/lock
 until [ ! -e "$lock" ] || [ -n "$(find "$lock" -mmin +10)" ]; do sleep 5; done
 rm -f -- "$lock"
 
-# Rendezvous and rank variables are set here, because a site may not have the hook that sets them.
-# `read` takes the first name. On a long list `| head -n 1` would end scontrol, and with pipefail this script.
-read -r MASTER_ADDR < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
-MASTER_PORT=$((20000 + SLURM_JOB_ID % 10000))
 # Variables of the submitting shell that srun would use as options.
 unset "${!SLURM_CPU_BIND@}" "${!SLURM_GPU_BIND@}" "${!SLURM_MEM_BIND@}" SLURM_DISTRIBUTION SLURM_EXACT SLURM_EXPORT_ENV \
   SLURM_HINT SLURM_MPI_TYPE SLURM_OVERCOMMIT SLURM_OVERLAP SLURM_THREADS SLURM_WHOLE "${!SLURM_STEP@}"
+# Rendezvous and rank variables are set here, because a site may not have the hook that sets them.
+# `read` takes the first name. On a long list `| head -n 1` would end scontrol, and with pipefail this script.
+read -r MASTER_ADDR < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
+# Rank 0 is on the first node, unless a file or the distribution `arbitrary` orders the ranks. Then srun prints its node.
+if [ -n "${SLURM_HOSTFILE:-}" ]; then
+  MASTER_ADDR=$(srun --nodes=1 --ntasks=4 --ntasks-per-node=4 \
+    bash -c '[ "$SLURM_PROCID" != 0 ] || echo "$SLURMD_NODENAME"')
+fi
+MASTER_PORT=$((20000 + SLURM_JOB_ID % 10000))
 
 # Start of each task, inside the container. Its variables are set last, so that no image or profile replaces them.
 # Python imports from the working folder first, so that is a folder of the job.
@@ -132,6 +137,7 @@ print("NCCL outside of the packages:", version.value)'\''
 shift 3
 exec "$@"'
 
+# --mpi is for programs with MPI, such as nccl-tests; torch needs none. If srun refuses it, remove mpi:.
 srun \
   --nodes=1 \
   --ntasks=4 \
