@@ -11,6 +11,7 @@ from functools import cached_property
 from typing import Literal
 
 from orchestrator.clusters.container import MountFields, release
+from orchestrator.clusters.machine import gpu_facts, named_gpu
 from orchestrator.clusters.profile import QosFields, SlurmFields
 from orchestrator.clusters.program import CORRECT, FetchRecord, SitePath, needed_paths, stored_record
 from orchestrator.clusters.resolve import Cluster
@@ -19,7 +20,7 @@ from orchestrator.errors import did_you_mean, names_hint, there_are
 from orchestrator.programs.plug_ins import called
 from orchestrator.programs.registry import find_program, known_program
 from orchestrator.slurm.notation import format_time_limit, time_limit_s
-from orchestrator.slurm.site import Association, NodeKind, Partition, Site
+from orchestrator.slurm.site import Association, NodeKind, Partition, Site, ranked
 from orchestrator.text import counted
 
 Result = Literal["ok", "wrong", "open", "later", "unknown", "not checked"]
@@ -152,6 +153,7 @@ def check_login(cluster: Cluster, site: Site) -> list[Finding]:
     checks = _SiteChecks(cluster, site)
     return [
         *open_fields(cluster),
+        *data_sheet(cluster),
         *checks.partition(),
         *checks.account(),
         *checks.qos(),
@@ -175,6 +177,28 @@ def open_fields(cluster: Cluster) -> Iterator[Finding]:
             if not getattr(cluster.hardware, fact):
                 message, location = "missing, but plans for GPUs need it", cluster.location(("hardware",))
                 yield Finding(f"hardware.{fact}", "login", "later", message, location, f"add hardware: {fact}:")
+
+
+def data_sheet(cluster: Cluster) -> Iterator[Finding]:
+    """Yield a finding for each value of `hardware` that contradicts the GPU's data sheet or the GRES type."""
+    hardware, slurm = cluster.hardware, cluster.profile.slurm
+    facts = gpu_facts(hardware.gpu)
+    for dtype, value in hardware.peak_tflops.items():
+        peak = facts.peak_tflops.get(dtype) if facts else None
+        if peak and value > 1.05 * peak:
+            message = (
+                f"{dtype}: {value:g}, but the dense peak of {hardware.gpu} is {peak:g}; data sheets print sparse ones"
+            )
+            yield field_finding(cluster, "hardware.peak_tflops", "wrong", message, f"set {dtype}: {peak:g}")
+    if hardware.gpu_memory_gb and hardware.gpu_memory_gb >= 1024:
+        memory_gb = hardware.gpu_memory_gb * 2**20 // 10**9
+        message = f"is {hardware.gpu_memory_gb} GB, which is a number of MB"
+        yield field_finding(cluster, "hardware.gpu_memory_gb", "wrong", message, f"set gpu_memory_gb: {memory_gb}")
+    named = named_gpu(slurm.gres_type) if slurm and slurm.gres_type else None
+    mine = named_gpu(hardware.gpu) if hardware.gpu else None
+    if named and mine and named.split()[0] != mine.split()[0]:
+        message = f"is {hardware.gpu}, but gres_type requests {named}"
+        yield field_finding(cluster, "hardware.gpu", "wrong", message, f"set gpu: {named}, or another gres_type")
 
 
 def field_finding(cluster: Cluster, field: str, result: Result, message: str, hint: str | None = None) -> Finding:
@@ -285,10 +309,24 @@ class _SiteChecks:
         elif not self.job_partition.is_up:
             hint = "choose a partition that sinfo -s lists as up"
             yield self._at("slurm.partition", "wrong", f"{self.job_partition.name} is not up", hint)
+        elif not self.site.takes_groups(self.job_partition):
+            groups = ", ".join(sorted(self.job_partition.allow_groups or ()))
+            message = f"{self.job_partition.name} is only for the groups {groups}"
+            yield self._at("slurm.partition", "wrong", message, self._elsewhere())
         else:
             default = "" if name else ", the default"
             message = f"{self.job_partition.name}{default}, {counted(self.job_partition.nodes, 'node')}"
+            if mode := self.job_partition.preempt_mode:
+                message += f", preemptible (PreemptMode={mode}): Slurm can stop jobs for other jobs"
             yield self._at("slurm.partition", "ok", message)
+
+    def _elsewhere(self) -> str:
+        """Return the hint that lists the other partitions with GPUs that the user can use."""
+        usable = [choice for choice in ranked(self.site) if choice.obstacle is None and choice.kind.gpu]
+        others = [choice.partition.name for choice in usable if choice.partition != self.job_partition]
+        if not others:
+            return "ask the administrator of the cluster for access to GPUs"
+        return f"use another partition: {', '.join(others)}"
 
     def names(self) -> Iterator[Finding]:
         """Check the names of features and reservations."""
@@ -384,11 +422,12 @@ class _SiteChecks:
                 yield self._at("hardware.gpus_per_node", "unknown", message)
             else:
                 hint = "set gpu_request: none if jobs get whole nodes"
-                yield self._at("slurm.gpu_request", "wrong", f"Slurm has no GPUs in partition {partition.name}", hint)
+                message = f"Slurm has no GPUs in partition {partition.name}"
+                if any(node.slices for node in partition.kinds):
+                    message, hint = f"{partition.name} has only MIG slices, no whole GPUs", self._elsewhere()
+                yield self._at("slurm.gpu_request", "wrong", message, hint)
             return
-        kinds = sorted(
-            {gres.kind for node in partition.kinds for gres in node.gres if gres.name == "gpu" and gres.kind}
-        )
+        kinds = sorted({gres.kind for node in partition.kinds for gres in node.gpus if gres.kind})
         if kind:
             names = kinds or ["GPUs without a type"]
             yield self._named("slurm.gres_type", kind, names, f"no such GPU type in {partition.name}")
@@ -501,21 +540,32 @@ class _SiteChecks:
         excesses = list(self._excesses(given))
         if not excesses:
             return self._of_qos(given.name, path, "ok", "its limits allow the limits of the profile")
-        message, hints = "; ".join(what for what, _ in excesses), ", ".join(hint for _, hint in excesses)
+        message, hints = "; ".join(what for what, _ in excesses), ", ".join(hint for _, hint in excesses if hint)
+        if not all(hint for _, hint in excesses):
+            others = [name for name in self._allowed() if name != given.name and self._most_gpus(name) != 0]
+            hints = f"qos: {' or '.join(others)}" if others else ""
+            return self._of_qos(given.name, path, "wrong", message, f"set {hints}" if hints else self._elsewhere())
         return self._of_qos(given.name, path, "wrong", message, f"set {hints}")
+
+    def _most_gpus(self, qos: str) -> int | None:
+        return self.site.limit("max_gpus", self.job_partition, qos, self.slurm.gres_type)
 
     def _excesses(self, given: QosFields) -> Iterator[tuple[str, str]]:
         """Yield each limit of the profile that exceeds the limit in Slurm, with a hint."""
         nodes, gpus, limit = self._most_nodes(given.max_nodes), given.max_gpus, self._longest(given.max_time)
         most = self.site.limit("max_nodes", self.job_partition, given.name)
         if most is not None and nodes > most:
-            yield f"jobs may have {counted(nodes, 'node')}, Slurm's limit is {most}", f"max_nodes: {most}"
+            hint = f"max_nodes: {most}" if most else ""  # no value of the profile allows 0
+            yield f"jobs may have {counted(nodes, 'node')}, Slurm's limit is {most}", hint
             nodes = most
         per_node = self.cluster.hardware.gpus_per_node
         gpus = min(gpus or nodes * per_node, nodes * per_node)
-        most = self.site.limit("max_gpus", self.job_partition, given.name)
+        most = self._most_gpus(given.name)
         if most is not None and gpus > most:
-            hint = f"max_gpus: {most}" if given.max_gpus else f"max_nodes: {max(most // per_node, 1)}"
+            hint = f"max_gpus: {most}" if given.max_gpus else f"max_nodes: {most // per_node}"
+            if most < per_node and not given.max_gpus:
+                hint = f"qos: [{{name: {given.name}, max_gpus: {most}}}]"
+            hint = hint if most else ""
             yield f"jobs may have {counted(gpus, 'GPU')}, Slurm's limit is {most}", hint
         most = self.site.limit("max_wall_s", self.job_partition, given.name)
         if most is not None and time_limit_s(limit) > most:
@@ -525,7 +575,7 @@ class _SiteChecks:
 
 
 def _count(node: NodeKind, kind: str | None) -> int:
-    return sum(gres.count for gres in node.gres if gres.name == "gpu" and kind in (None, gres.kind))
+    return sum(gres.count for gres in node.gpus if kind in (None, gres.kind))
 
 
 def _your_accounts(mine: tuple[Association, ...]) -> str:

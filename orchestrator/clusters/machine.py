@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from orchestrator.config.model import Hardware
+from orchestrator.slurm.site import normalized
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +49,12 @@ H100 PCIe are those of H200 and H100."""
 def gpu_facts(gpu: str | None) -> GpuFacts | None:
     """Return the facts of a GPU by the name that its driver uses; None if the table has no such GPU."""
     return next((facts for part, facts in GPUS.items() if part in (gpu or "")), None)
+
+
+def named_gpu(text: str) -> str | None:
+    """Return the GPU in `GPUS` that a GRES type or a feature names; None if it names none with peaks."""
+    names = (name for name, facts in GPUS.items() if facts.peak_tflops)
+    return next((name for name in names if re.search(rf"\b{normalized(name)}\b", normalized(text))), None)
 
 
 @dataclass(frozen=True, slots=True)

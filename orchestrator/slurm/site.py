@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import grp
+import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
@@ -13,7 +16,7 @@ from orchestrator.slurm.command import AccountingUnreachable, CommandResult, che
 from orchestrator.slurm.notation import parse_time_limit
 
 ASSOCIATION_FIELDS = ("DefaultAccount", "Account", "Partition", "QOS", "DefaultQOS")
-QOS_FIELDS = ("Name", "MaxWall", "MaxTRES", "MaxTRESPU", "GrpTRES", "MaxJobsPU", "MaxSubmitJobsPU")
+QOS_FIELDS = ("Name", "MaxWall", "MaxTRES", "MaxTRESPU", "GrpTRES", "MaxJobsPU", "MaxSubmitJobsPU", "Flags")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,11 +32,12 @@ class Association:
 
 @dataclass(frozen=True, slots=True)
 class Qos:
-    """Quality of service and its limits; None where there is no limit.
+    """Quality of service and its limits; None where there is no limit, 0 where nothing is allowed.
 
     `max_nodes` and `max_gpus` are the largest numbers for one job: the least of the limits for a job, for a user and
-    for all jobs together. A limit on one type of GPU is left out. `max_jobs` is the number of running jobs of one user,
-    `max_submit_jobs` that of jobs in the queue; each task of an array counts.
+    for all jobs together. `gpu_types` are further limits of GPUs, each for one type. `max_jobs` is the number of
+    running jobs of one user, `max_submit_jobs` that of jobs in the queue; each task of an array counts. `is_first`:
+    the limits take precedence over those of the partition's QOS (flag OverPartQOS).
     """
 
     name: str
@@ -42,6 +46,8 @@ class Qos:
     max_gpus: int | None = None
     max_jobs: int | None = None
     max_submit_jobs: int | None = None
+    gpu_types: tuple[tuple[str, int], ...] = ()
+    is_first: bool = False
 
 
 def parse_associations(stdout: str) -> tuple[Association, ...]:
@@ -54,17 +60,21 @@ def parse_associations(stdout: str) -> tuple[Association, ...]:
 
 
 def parse_qos(stdout: str) -> tuple[Qos, ...]:
-    """Parse `sacctmgr --noheader --parsable2 show qos` with QOS_FIELDS."""
+    """Parse `sacctmgr --noheader --parsable2 show qos` with QOS_FIELDS; rows may lack the last field."""
     parsed = []
-    for name, wall, job, user, group, running, submitted in _rows(stdout, len(QOS_FIELDS)):
-        if name:
-            limits = [part.split("=") for text in (job, user, group) for part in text.split(",") if "=" in part]
-            counts = [(what.strip(), value) for what, count in limits if (value := number(count)) is not None]
-            nodes, gpus = (
-                min((value for what, value in counts if what == limited), default=None)
-                for limited in ("node", "gres/gpu")
-            )
-            parsed.append(Qos(name, parse_time_limit(wall), nodes, gpus, number(running), number(submitted)))
+    width = len(QOS_FIELDS)
+    for row in (*_rows(stdout, width), *([*row, ""] for row in _rows(stdout, width - 1))):
+        name, wall, job, user, group, running, submitted, flags = row
+        if not name:
+            continue
+        least: dict[str, int] = {}
+        for limit in ",".join((job, user, group)).split(","):
+            what, _, text = limit.strip().lower().partition("=")
+            if (count := number(text)) is not None:
+                least[what] = min(count, least.get(what, count))
+        types = tuple((what.removeprefix(_GPU_TYPE), n) for what, n in least.items() if what.startswith(_GPU_TYPE))
+        counts = (least.get("node"), least.get("gres/gpu"), number(running), number(submitted))
+        parsed.append(Qos(name, parse_time_limit(wall), *counts, types, "OverPartQOS" in names(flags)))
     return tuple(parsed)
 
 
@@ -75,6 +85,7 @@ def _rows(stdout: str, width: int) -> Iterator[list[str]]:
             yield row
 
 
+_GPU_TYPE = "gres/gpu:"
 _GRES_PART = re.compile(r"(?:\([^)]*\)?|[^,(])+")  # `(S:0,2)` contains a comma, too
 _COUNT = re.compile(r"(\d{1,15})([KMGTP]?)", re.ASCII)
 
@@ -95,6 +106,38 @@ class Gres:
         return other.name == self.name and other.count >= self.count and self.kind in (None, other.kind)
 
 
+_SLICE = re.compile(r"(?<!no)(?<!no )mig(?!r)|slice|vgpu|\bgrid\b|\b\d ?of ?\d\b|\b[1-7]g(?![a-z])")
+_SIZE = re.compile(r"\b(\d{1,3}) ?(?:gb?\b|$)")
+_LEAST_GB = {
+    24: ("a30",),
+    40: ("a100", "a800"),
+    64: ("h100",),
+    80: ("h800",),
+    90: ("h20", "gh200"),
+    100: ("h200",),
+    150: ("b100", "b200", "gb200", "b300", "gb300"),
+}
+"""GPUs that NVIDIA's MIG can divide, by their smallest memory in GB. A smaller size in a name is that of a slice."""
+
+
+def normalized(text: str) -> str:
+    """Return a name with spaces as separators: `nvidia a100 sxm4 80gb` for `nvidia_a100-sxm4-80gb`."""
+    return re.sub(r"[^a-z0-9]+", " ", text.lower()).strip()
+
+
+def _has_small_memory(name: str) -> bool:
+    sizes = [int(size) for size in _SIZE.findall(name)]
+    return any(
+        size < least and model in name.split() for least in _LEAST_GB for model in _LEAST_GB[least] for size in sizes
+    )
+
+
+def is_slice(text: str) -> bool:
+    """Return whether a GRES type or a feature names a MIG slice: `a100_3g.20gb`, `a100_10g`, `a100mig`."""
+    name = normalized(text)
+    return _SLICE.search(name) is not None or _has_small_memory(name)
+
+
 @dataclass(frozen=True, slots=True)
 class NodeKind:
     """Number of equal nodes, and what each has. `cpus` is the number for jobs: hardware threads if Slurm counts these.
@@ -110,10 +153,29 @@ class NodeKind:
     architecture: str | None = None
 
     @property
+    def gpus(self) -> tuple[Gres, ...]:
+        """Return the GPUs of a node by type, without MIG slices: NCCL does not connect slices."""
+        gpus = [gres for gres in self.gres if gres.name == "gpu" and gres.count]
+        # A site that names slices by their size alone also has a slice of half the memory, `a100_40g`.
+        sizes_only = any(_has_small_memory(normalized(gres.kind)) for gres in gpus if gres.kind)
+        return tuple(gres for gres in gpus if not self._is_sliced(gres, sizes_only))
+
+    @property
     def gpu(self) -> Gres | None:
         """Return the GPUs of a node: the most frequent type."""
-        gpus = [gres for gres in self.gres if gres.name == "gpu" and gres.count]
-        return max(gpus, key=lambda gres: gres.count, default=None)
+        return max(self.gpus, key=lambda gres: gres.count, default=None)
+
+    @property
+    def slices(self) -> tuple[Gres, ...]:
+        """Return the MIG slices of a node."""
+        return tuple(gres for gres in self.gres if gres.name == "gpu" and gres.count and gres not in self.gpus)
+
+    def _is_sliced(self, gres: Gres, sizes_only: bool) -> bool:
+        if gres.kind is None:
+            return any(map(is_slice, self.features))
+        name = normalized(gres.kind)
+        has_size = sizes_only and _SIZE.search(name) is not None and "sxm" not in name and "pcie" not in name
+        return has_size or is_slice(gres.kind)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +184,8 @@ class Partition:
 
     `nodes` is the number of all nodes, including those that are down. `qos` is that of the partition; its limits take
     precedence over those of a job's QOS. `is_exclusive`: jobs always get whole nodes. `kinds` begins with the most
-    frequent kind, and is empty if Slurm does not show nodes to the user.
+    frequent kind, and is empty if Slurm does not show nodes to the user. `preempt_mode` is None if Slurm stops no job
+    of this partition for another job.
     """
 
     name: str
@@ -139,6 +202,8 @@ class Partition:
     qos: str | None = None
     is_exclusive: bool = False
     kinds: tuple[NodeKind, ...] = ()
+    allow_groups: frozenset[str] | None = None
+    preempt_mode: str | None = None
 
     @property
     def gpu_nodes(self) -> int:
@@ -178,7 +243,19 @@ def parse_partitions(partitions: str, nodes: str) -> tuple[Partition, ...]:
     for record in records(nodes, "NodeName"):
         for name in names(record.get("Partitions", "")):
             members.setdefault(name, []).append(_node(record))
-    return tuple(_partition(record, members) for record in records(partitions, "PartitionName"))
+    shown = records(partitions, "PartitionName")
+    return tuple(replace(_partition(record, members), preempt_mode=_preempt_mode(record, shown)) for record in shown)
+
+
+def _preempt_mode(record: dict[str, str], others: Iterable[dict[str, str]]) -> str | None:
+    """Return the mode if jobs of other partitions come first; all partitions may have the mode of the cluster."""
+    mode, tier = record.get("PreemptMode", "OFF"), number(record.get("PriorityTier", "")) or 0
+    if mode in ("OFF", "GANG"):
+        return None
+    is_last = any(
+        other.get("PreemptMode") == "OFF" or (number(other.get("PriorityTier", "")) or 0) > tier for other in others
+    )
+    return mode if is_last else None
 
 
 def parse_node_names(nodes: str) -> dict[str, frozenset[str]]:
@@ -209,6 +286,9 @@ def _partition(record: dict[str, str], members: dict[str, list[NodeKind]]) -> Pa
         qos=own_qos[0] if own_qos else None,
         is_exclusive=record.get("OverSubscribe") == "EXCLUSIVE",
         kinds=kinds,
+        allow_groups=frozenset({"root"})
+        if record.get("RootOnly") == "YES"
+        else _allowed(record.get("AllowGroups", "ALL")),
     )
 
 
@@ -349,6 +429,7 @@ class Site:
 
     `associations` are those of the user, `qos` those of the site; None, with a complaint, if accounting is
     not reachable. `settings` are those of `scontrol show config`. `mpi_kinds` are the values of `srun --mpi`.
+    `groups` are the Unix groups of the user; None if unknown.
     """
 
     user: str
@@ -362,6 +443,7 @@ class Site:
     settings: Mapping[str, str] = field(default_factory=dict)
     reservations: tuple[str, ...] = ()
     complaints: tuple[str, ...] = ()
+    groups: frozenset[str] | None = None
 
     def partition(self, name: str) -> Partition | None:
         """Return the partition of this name."""
@@ -371,13 +453,25 @@ class Site:
         """Return the QOS of this name."""
         return next((qos for qos in self.qos or () if qos.name == name), None)
 
-    def limit(self, name: str, partition: Partition | None, qos: str | None) -> int | None:
+    def limit(self, name: str, partition: Partition | None, qos: str | None, gpu_type: str | None = None) -> int | None:
         """Return the limit in effect, a field of `Qos`: that of the partition's QOS, else that of the job's QOS.
 
-        This is Slurm's order (Resource Limits, "Hierarchy"), except for a QOS with the flag OverPartQOS.
+        This is Slurm's order (Resource Limits, "Hierarchy"); a job's QOS with the flag OverPartQOS comes first. A limit
+        of `max_gpus` for this type of GPU counts, too.
         """
-        both = filter(None, (self.qos_named(partition.qos if partition else None), self.qos_named(qos)))
-        return next((value for of in both if (value := getattr(of, name)) is not None), None)
+        both = [of for of in (self.qos_named(partition.qos if partition else None), self.qos_named(qos)) if of]
+        if both and both[-1].is_first:
+            both.reverse()
+        rows: list[list[int | None]] = [[getattr(of, name) for of in both]]
+        if name == "max_gpus" and gpu_type:
+            rows.append([dict(of.gpu_types).get(gpu_type.lower()) for of in both])
+        firsts = [next((value for value in row if value is not None), None) for row in rows]
+        return min((value for value in firsts if value is not None), default=None)
+
+    def takes_groups(self, partition: Partition) -> bool:
+        """Return whether the partition accepts a group of the user, or the groups are not known."""
+        allowed = partition.allow_groups
+        return allowed is None or self.groups is None or bool(allowed & self.groups)
 
     def associations_for(self, partition: str | None) -> list[Association]:
         """Return the associations for a partition (None: for all). Slurm uses the one for the partition first."""
@@ -439,7 +533,17 @@ def read_site(user: str) -> Site:
         settings=settings,
         reservations=if_shown(reservations, ()),
         complaints=tuple(dict.fromkeys(complaints)),
+        groups=_groups(),
     )
+
+
+def _groups() -> frozenset[str]:
+    """Return the names of the Unix groups of this process."""
+    found = set()
+    for number_of_group in {os.getgid(), *os.getgroups()}:
+        with suppress(KeyError):
+            found.add(grp.getgrgid(number_of_group).gr_name)
+    return frozenset(found)
 
 
 def read_node_names() -> dict[str, frozenset[str]]:
@@ -461,8 +565,8 @@ def _stdout(*argv: str) -> str:
 class Choice:
     """A partition and one kind of its nodes. The count of `kind` is 0 if Slurm does not show nodes to the user.
 
-    `accounts` are those of the user that the partition accepts. `association` is that of the default account, or of the
-    only account; None if neither is among them.
+    `accounts` are those of the user that the partition accepts. `association` is the one with the largest jobs, the
+    one for this partition or the one of the default account; None if several accounts are equally good.
     """
 
     site: Site
@@ -479,11 +583,17 @@ class Choice:
 
     @property
     def qos(self) -> str | None:
-        """Return the default QOS of the association if the partition accepts it, else the only accepted QOS."""
+        """Return the default QOS of the association if jobs can use it here, else the one that allows the largest jobs.
+
+        None if several allow equally large jobs.
+        """
         default, allowed = self.association.default_qos if self.association else None, self.allowed_qos
-        if default is not None and self.partition.takes_qos(default):
+        sizes = {name: self.largest_with(name) for name in allowed}
+        most = max(sizes.values(), default=0)
+        if default is not None and self.partition.takes_qos(default) and (self.largest_with(default) or not most):
             return default
-        return allowed[0] if len(allowed) == 1 else None
+        best = [name for name, size in sizes.items() if size == most]
+        return best[0] if len(best) == 1 else None
 
     @property
     def needs_qos(self) -> bool:
@@ -493,7 +603,52 @@ class Choice:
 
     def limit(self, name: str) -> int | None:
         """Return the limit that applies to the job, a field of `Qos`."""
-        return self.site.limit(name, self.partition, self.qos)
+        return self._limit(name, self.qos)
+
+    def _limit(self, name: str, qos: str | None) -> int | None:
+        return self.site.limit(name, self.partition, qos, self.kind.gpu.kind if self.kind.gpu else None)
+
+    def largest_with(self, qos: str | None) -> int:
+        """Return the largest number of GPUs that a job with this QOS can have; of nodes, if the nodes have no GPUs."""
+        if 0 in (self._limit("max_jobs", qos), self._limit("max_submit_jobs", qos)):
+            return 0
+        available = self.kind.count or self.partition.nodes
+        bounds = (available, self.partition.max_nodes, self._limit("max_nodes", qos))
+        nodes = min(bound for bound in bounds if bound is not None)
+        if self.kind.gpu is None:
+            return nodes
+        gpus, most = nodes * self.kind.gpu.count, self._limit("max_gpus", qos)
+        return gpus if most is None else min(gpus, most)
+
+    @property
+    def largest(self) -> int:
+        """Return the largest number of GPUs that a job of the user can have; of nodes, if the nodes have no GPUs."""
+        if self.needs_qos:
+            return max(map(self.largest_with, self.allowed_qos), default=0)
+        return self.largest_with(self.qos)
+
+    @property
+    def has_whole_nodes(self) -> bool:
+        """Return whether the limits allow all GPUs of a node."""
+        return self.largest >= (self.kind.gpu.count if self.kind.gpu else 1)
+
+    @property
+    def obstacle(self) -> str | None:
+        """Return the reason why jobs of the user cannot run here; None if they can, or if Slurm does not show it."""
+        partition, mine = self.partition, self.site.associations
+        if not partition.is_up:
+            return "not up"
+        if not self.site.takes_groups(partition):
+            return f"only for the groups {', '.join(sorted(partition.allow_groups or ()))}"
+        if mine is not None and not self.accounts and (mine or partition.allow_accounts is not None):
+            return "accepts none of your accounts"
+        if self.association and self.needs_qos and not self.allowed_qos:
+            return "accepts no QOS of your accounts"
+        if self.largest == 0 and partition.nodes:
+            which = " and ".join(dict.fromkeys(name for name in (partition.qos, self.qos) if name))
+            what = "GPUs" if self.kind.gpu and self.limit("max_gpus") == 0 else "jobs"
+            return f"QOS {which} allows no {what}" if which else f"allows no {what}"
+        return None
 
     @property
     def node_limits(self) -> dict[str, int]:
@@ -502,7 +657,9 @@ class Choice:
         bounds = {
             "scontrol show partition: MaxNodes": self.partition.max_nodes,
             "sacctmgr show qos: its limit of nodes": self.limit("max_nodes"),
-            "sacctmgr show qos: its limit of GPUs": gpus // self.kind.gpu.count if gpus and self.kind.gpu else None,
+            "sacctmgr show qos: its limit of GPUs": max(gpus // self.kind.gpu.count, 1)
+            if gpus and self.kind.gpu
+            else None,
         }
         available = self.kind.count or self.partition.nodes
         return {why: bound for why, bound in bounds.items() if bound and bound < available}
@@ -523,31 +680,65 @@ class Choice:
             if kind != self.kind and (gpu is None or any(map(gpu.is_met_by, kind.gres)))
         )
 
+    @property
+    def rank(self) -> tuple[bool | int, ...]:
+        """Return the order of partitions: one that the user can use, with GPUs, for whole nodes, not preemptible.
+
+        Then the default one, the one with most GPUs for a job, and the largest one.
+        """
+        partition, gpus = self.partition, self.largest if self.kind.gpu else 0
+        usable = (self.obstacle is None, gpus > 0, self.has_whole_nodes, partition.preempt_mode is None)
+        return (*usable, partition.is_default, gpus, partition.gpu_nodes, partition.is_up, partition.nodes)
+
+
+def ranked(site: Site) -> list[Choice]:
+    """Return a choice for each partition, the best one first."""
+    return sorted((_in_partition(site, partition) for partition in site.partitions), key=lambda c: c.rank, reverse=True)
+
 
 def choose(site: Site, partition: str | None = None) -> Choice:
-    """Return the choice of a partition: the named one, else the default one if it has GPUs, else the one with most.
+    """Return the choice of a partition: the named one, else the best one for this user.
 
-    Its most frequent nodes with GPUs are chosen. ReproError if there is no such partition.
+    ReproError if there is no such partition.
     """
-    chosen = _partition_to_use(site, partition)
-    kind = max(chosen.kinds, key=lambda nodes: (nodes.gpu is not None, nodes.count), default=NodeKind(0, 0, 0))
-    links = [link for link in site.associations_for(chosen.name) if chosen.takes_account(link.account)]
+    if partition is None:
+        choice = next((choice for choice in ranked(site) if choice.partition.nodes), None)
+        if choice is None:
+            raise ReproError(Problem("Slurm shows no partition with nodes", hint="`sinfo` lists what you may see"))
+        return choice
+    named = site.partition(partition)
+    if named is None:
+        hint = names_hint(partition, (candidate.name for candidate in site.partitions))
+        raise ReproError(Problem(f"{partition}: no such partition", hint=hint))
+    if not named.nodes:
+        raise ReproError(Problem(f"{partition}: a partition without nodes"))
+    return _in_partition(site, named)
+
+
+def _in_partition(site: Site, partition: Partition) -> Choice:
+    """Return the choice of nodes, and of the account that may use most of them."""
+    links = [link for link in site.associations_for(partition.name) if partition.takes_account(link.account)]
     accounts = tuple(dict.fromkeys(link.account for link in links))
-    default = next((link for link in links if link.is_default), None)
-    return Choice(site, chosen, kind, accounts, default or (links[0] if len(accounts) == 1 else None))
+
+    def of_kind(kind: NodeKind) -> Choice:
+        choices = [Choice(site, partition, kind, accounts, link) for link in (*links, *(() if links else (None,)))]
+        best = max(choices, key=_account_rank)
+        equals = {
+            choice.association.account
+            for choice in choices
+            if choice.association and _account_rank(choice) == _account_rank(best)
+        }
+        return replace(best, association=None) if len(equals) > 1 else best
+
+    kinds = partition.kinds or (NodeKind(0, 0, 0),)
+    return max(
+        map(of_kind, kinds),
+        key=lambda choice: (choice.kind.gpu is not None, choice.has_whole_nodes, choice.largest, choice.kind.count),
+    )
 
 
-def _partition_to_use(site: Site, name: str | None) -> Partition:
-    usable = [partition for partition in site.partitions if partition.nodes]
-    if name is not None:
-        partition = site.partition(name)
-        if partition is None:
-            hint = names_hint(name, (candidate.name for candidate in site.partitions))
-            raise ReproError(Problem(f"{name}: no such partition", hint=hint))
-        if not partition.nodes:
-            raise ReproError(Problem(f"{name}: a partition without nodes"))
-        return partition
-    if not usable:
-        raise ReproError(Problem("Slurm shows no partition with nodes", hint="`sinfo` lists what you may see"))
-    default = next((partition for partition in usable if partition.is_default and partition.gpu_nodes), None)
-    return default or max(usable, key=lambda partition: (partition.gpu_nodes, partition.is_up, partition.is_default))
+def _account_rank(choice: Choice) -> tuple[bool | int, ...]:
+    """Return the order of accounts: those for whole nodes, for this partition, the default one, the largest jobs."""
+    link = choice.association
+    is_own, is_default = bool(link and link.partition), bool(link and link.is_default)
+    return choice.largest > 0, choice.has_whole_nodes, is_own, is_default, choice.largest

@@ -103,7 +103,7 @@ def test_a_profile_that_is_right_has_every_check_and_no_fault(tmp_path: Path) ->
         ("slurm: {account: zzz}", "slurm.account: zzz is not an account of ann; your accounts are: research, small"),
         ("slurm: {qos: nrmal}", '1:9 slurm.qos nrmal: no such QOS; did you mean "normal"?'),
         ("slurm: {qos: tiny}", "1:9 slurm.qos tiny: account research cannot use it; there are: normal, long"),
-        ("slurm: {gres_type: v100}", '1:9 slurm.gres_type: v100: no such GPU type in gpus; did you mean "a100"?'),
+        ("slurm: {gres_type: x100}", '1:9 slurm.gres_type: x100: no such GPU type in gpus; did you mean "a100"?'),
         ("hardware: {gpus_per_node: 4}", "hardware.gpus_per_node: is 4, but the nodes have 8; set gpus_per_node: 8"),
         ("hardware: {gpus_per_node: 16}", "hardware.gpus_per_node: is 16, but the nodes have 8; set gpus_per_node: 8"),
         ("hardware: {nodes: 5}", "1:12 hardware.nodes: is 5, but gpus has 4; set nodes: 4"),
@@ -272,6 +272,44 @@ def test_the_partitions_own_qos_has_the_first_word(tmp_path: Path) -> None:
     narrow = replace(wide, qos=(Qos("normal"), Qos("wide", max_nodes=1)))
     (message,) = faults(tmp_path, site=narrow)
     assert message.endswith("slurm.qos normal: jobs may have 4 nodes, Slurm's limit is 1; set max_nodes: 1")
+
+
+def test_a_limit_below_a_node_or_of_nothing_has_a_hint_that_helps(tmp_path: Path) -> None:
+    site = replace(TINY, qos=(Qos("tiny", max_gpus=2),))
+    (message,) = faults(tmp_path, "slurm: {qos: tiny}", site)
+    assert message.endswith("Slurm's limit is 2; set qos: [{name: tiny, max_gpus: 2}]")
+    assert faults(tmp_path, "slurm: {qos: [{name: tiny, max_gpus: 2}]}", site) == []
+    zero = replace(TINY, qos=(Qos("normal"), Qos("tiny", gpu_types=(("a100", 0),))))
+    (message,) = faults(tmp_path, "slurm: {qos: tiny}", zero)
+    assert message.endswith("Slurm's limit is 0; set qos: normal")
+
+
+@pytest.mark.parametrize(
+    ("changed", "line"),
+    [
+        ("hardware: {gpu: H100, peak_tflops: {bf16: 1979}}\nslurm: {gres_type: null}", "set bf16: 989"),
+        (
+            "hardware: {gpu: H100}",
+            "hardware.gpu: is H100, but gres_type requests A100; set gpu: A100, or another gres_type",
+        ),
+        ("hardware: {gpu_memory_gb: 81559}", "set gpu_memory_gb: 85"),
+    ],
+)
+@pytest.mark.fault(
+    section="Submissions",
+    fault="The profile has a sparse peak, another GPU than its `gres_type`, or memory in MB",
+    promise="`clusters check` names the value of the data sheet.",
+)
+def test_values_against_the_data_sheet_are_faults(tmp_path: Path, changed: str, line: str) -> None:
+    (message,) = faults(tmp_path, changed)
+    assert message.endswith(line), message
+
+
+def test_a_partition_of_another_group_or_of_slices_is_a_fault_with_the_usable_one(tmp_path: Path) -> None:
+    closed = replace(SITE.partitions[0], allow_groups=frozenset({"lab"}))
+    site = replace(SITE, partitions=(closed, SITE.partitions[1]), groups=frozenset({"users"}))
+    (message,) = faults(tmp_path, site=site)
+    assert message.endswith("gpus is only for the groups lab; use another partition: debug")
 
 
 # ---- containers ----------------------------------------------------------------------------------------------

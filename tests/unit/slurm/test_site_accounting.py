@@ -27,7 +27,9 @@ def test_an_association_has_its_qos_and_the_default_account_is_marked() -> None:
         ("limited||node=2||||3", Qos("limited", max_nodes=2, max_submit_jobs=3)),
         ("dev|02:00:00|cpu=64,gres/gpu=32||||", Qos("dev", max_wall_s=7200, max_gpus=32)),
         ("t3|20:00:00|gres/gpu=512|gres/gpu=128|node=4|10|", Qos("t3", 72000, 4, 128, 10)),
-        ("typed||gres/gpu:a100=8,mem=1T||||", Qos("typed")),
+        ("typed||gres/gpu:a100=8,mem=1T||||", Qos("typed", gpu_types=(("a100", 8),))),
+        ("none|||gres/gpu=0|||", Qos("none", max_gpus=0)),
+        ("lane|||gres/gpu=32||||DenyOnLimit,OverPartQOS", Qos("lane", max_gpus=32, is_first=True)),
     ],
 )
 def test_the_limits_of_a_qos_are_those_that_one_job_meets(row: str, qos: Qos) -> None:

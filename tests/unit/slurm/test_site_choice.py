@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -41,6 +42,63 @@ def test_without_a_word_it_is_the_default_one_with_gpus_or_the_one_with_most(
     partitions: tuple[Partition, ...], name: str
 ) -> None:
     assert choose(site(*partitions)).partition.name == name
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"allow_groups": frozenset({"other"})},
+        {"allow_accounts": frozenset({"other"})},
+        {"deny_accounts": frozenset({"a"})},
+        {"allow_qos": frozenset({"other"})},
+        {"preempt_mode": "REQUEUE"},
+        {"qos": "zero"},
+        {"kinds": (replace(A100, gres=(Gres("gpu", "a100_10g", 14), Gres("gpu", "a100_40g", 2))),)},
+    ],
+)
+@pytest.mark.fault(
+    section="Submissions",
+    fault="The largest GPU partition is closed to the user, preemptible, without GPUs by its QOS, or has MIG slices",
+    promise="`clusters new` chooses a partition that the user can use, and lists the others with the reason.",
+)
+def test_a_partition_that_the_user_cannot_use_is_not_chosen(change: dict[str, Any]) -> None:
+    closed, usable = replace(partition("closed", A100, default=True), **change), partition("usable", H100)
+    account = (Association("a", ("n",), "n", is_default=True),)
+    answer = replace(
+        site(closed, usable, accounts=account, qos=(Qos("n"), Qos("zero", max_gpus=0))), groups=frozenset({"mine"})
+    )
+    assert choose(answer).partition.name == "usable"
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "a100_10g",
+        "3g.20gb",
+        "a100_3g.20gb",
+        "nvidia_a100_1g.5gb",
+        "1g_10gb",
+        "a100mig",
+        "mig-2g",
+        "h100_20gb",
+        "a100_2g",
+    ],
+)
+def test_a_mig_slice_is_no_gpu_in_any_spelling(kind: str) -> None:
+    assert replace(A100, gres=(Gres("gpu", kind, 7), Gres("gpu", "a100", 2))).gpu == Gres("gpu", "a100", 2)
+
+
+@pytest.mark.parametrize("kind", ["a100_40g", "nvidia_a100-sxm4-80gb", "v100-16g", "nvidia_gh200_120gb", "h200_141g"])
+def test_a_memory_size_alone_makes_no_slice(kind: str) -> None:
+    assert replace(A100, gres=(Gres("gpu", kind, 4),)).gpu == Gres("gpu", kind, 4)
+
+
+def test_a_qos_with_overpartqos_comes_before_the_qos_of_the_partition() -> None:
+    gpu = replace(partition("gpu", H100), qos="zero")
+    lane = Qos("lane", max_gpus=32, gpu_types=(("h100", 16),), is_first=True)
+    accounts = (Association("a", ("n",), "n", is_default=True), Association("group", ("lane",), "lane"))
+    found = choose(site(gpu, accounts=accounts, qos=(Qos("n"), Qos("zero", max_gpus=0), lane)))
+    assert (found.association, found.qos, found.largest) == (accounts[1], "lane", 16)
 
 
 def test_a_partition_that_is_not_there_or_has_no_nodes_is_refused() -> None:
