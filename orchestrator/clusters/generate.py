@@ -230,12 +230,15 @@ def _resources(choice: Choice) -> Iterator[str]:
     settings, gpu = choice.site.settings, choice.kind.gpu
     reported = f"{_PARTITIONS}: OverSubscribe=EXCLUSIVE"
     source = reported if choice.partition.is_exclusive else "repro's default: no other jobs on the nodes"
-    if choice.largest and not choice.has_whole_nodes and not choice.partition.is_exclusive:
+    is_shared = choice.largest and not choice.has_whole_nodes and not choice.partition.is_exclusive
+    if is_shared:
         yield from _line("exclusive", "false", f"{_QOS}: its limit of GPUs is below a node")
     else:
         yield from _line("exclusive", "true", source)
     select, parameters = settings.get("SelectType", "unknown"), settings.get("SelectTypeParameters", "")
-    if "MEMORY" in parameters.upper():
+    if "MEMORY" in parameters.upper() and is_shared:
+        yield from _remark("mem: Slurm's default, because jobs share their nodes")
+    elif "MEMORY" in parameters.upper():
         yield from _line("mem", '"0"', f"all memory of a node, {_CONFIG}: SelectTypeParameters={parameters}")
     if gpu is None:
         yield from _line("gpu_request", "none", f"{_NODES} lists no GPUs")
