@@ -17,7 +17,7 @@ from orchestrator.clusters.machine import GPUS, named_gpu
 from orchestrator.clusters.profile import Architecture
 from orchestrator.config.yaml import scalar
 from orchestrator.slurm.notation import format_time_limit
-from orchestrator.slurm.site import Choice, NodeKind, Partition, Qos, Site, choose, normalized, ranked
+from orchestrator.slurm.site import Bound, Choice, NodeKind, Partition, Qos, Site, choose, normalized, ranked
 from orchestrator.text import counted, printable_line
 
 _NODES, _PARTITIONS, _CONFIG = "scontrol show node", "scontrol show partition", "scontrol show config"
@@ -141,9 +141,11 @@ def _slurm(choice: Choice) -> Iterator[str]:
         yield from _remark(f"reservation: scontrol show reservation lists {', '.join(site.reservations)}")
     yield from _time_limit(choice)
     yield from _resources(choice)
-    running = choice.limit("max_jobs") or _MAX_RUNNING
-    source = f"{_QOS}: MaxJobsPU" if running < _MAX_RUNNING else "repro's default: running jobs of one array"
-    yield from _line("max_running", str(min(running, _MAX_RUNNING)), source)
+    running, source = choice.bounds.get("jobs", Bound(_MAX_RUNNING, ""))
+    if not 0 < running < _MAX_RUNNING:
+        yield from _line("max_running", str(_MAX_RUNNING), "repro's default: running jobs of one array")
+    else:
+        yield from _line("max_running", str(running), f"sacctmgr: {source} allows {counted(running, 'running job')}")
     yield from _mpi(site)
 
 
@@ -153,17 +155,21 @@ def _warnings(choice: Choice) -> Iterator[str]:
         yield from _remark(f"Warning: your jobs cannot run in this partition: {choice.obstacle}.")
     elif not choice.has_whole_nodes:
         yield from _remark(f"Warning: your jobs cannot have all GPUs of a node here, only {choice.largest}.")
-    if choice.partition.preempt_mode:
-        yield from _remark("Warning: the partition is preemptible: Slurm can stop your jobs for other jobs.")
+    if choice.kind.gpu is None and any(part.gpu_nodes for part in choice.site.partitions):
+        yield from _remark(
+            "Warning: your jobs cannot have GPUs here. The comments on other partitions have the reasons."
+        )
+    if choice.is_preemptible:
+        yield from _remark(f"Warning: your jobs here are {choice.preemption}: Slurm can stop them.")
 
 
 def _use(choice: Choice) -> str:
     """Return what the user can use of a partition."""
     if choice.obstacle:
         return f"not for you: {choice.obstacle}"
-    mode = choice.partition.preempt_mode
-    what = "GPU" if choice.kind.gpu else "node"
-    return f"{counted(choice.largest, what)} for a job of yours{f', preemptible (PreemptMode={mode})' if mode else ''}"
+    size = counted(choice.largest, "GPU" if choice.kind.gpu else "node")
+    is_worth_it = choice.preemption and (choice.is_preemptible or choice.preemption.partitions)
+    return f"{size} for a job of yours{f', {choice.preemption}' if is_worth_it else ''}"
 
 
 def _account(choice: Choice) -> Iterator[str]:
@@ -186,11 +192,14 @@ def _account(choice: Choice) -> Iterator[str]:
 def _qos(choice: Choice) -> Iterator[str]:
     name, allowed = choice.qos, choice.allowed_qos
     if name is not None:
-        limits = choice.site.qos_named(name)
+        limits, preemption = choice.site.qos_named(name), choice.preemption
         shown_limits = f"; {_QOS}: {_limits(limits)}" if limits else ""
+        if preemption and preemption.qos:
+            shown_limits += f"; {preemption}"
         value = _yaml(name)
         if choice.kind.gpu and choice.largest and not choice.has_whole_nodes:
             value = f"[{{name: {value}, max_gpus: {choice.largest}}}]"
+            shown_limits += f"; {choice.bounds['gres/gpu'].source} allows {counted(choice.largest, 'GPU')}"
         yield from _line("qos", value, f"{_ACCOUNTS}: your QOS{_also(allowed, name)}{shown_limits}")
     elif choice.needs_qos:
         partition, yours = choice.partition, ",".join(allowed) or "none"
@@ -317,16 +326,16 @@ def _described(partition: Partition) -> str:
 
 
 def _limits(qos: Qos) -> str:
-    limits = {
-        "nodes of a job": qos.max_nodes,
-        "GPUs of a job": qos.max_gpus,
-        "running jobs": qos.max_jobs,
-        "jobs in the queue": qos.max_submit_jobs,
-        **{f"GPUs of type {name}": limit for name, limit in qos.gpu_types},
-    }
-    texts = [f"{limit} {what}" for what, limit in limits.items() if limit is not None]
-    texts += [f"up to {format_time_limit(qos.max_wall_s)}"] if qos.max_wall_s else []
-    return ", ".join(texts) or "no limits"
+    what = {"node": "node", "gres/gpu": "GPU", "jobs": "running job", "queue": "queued job"}
+    texts = []
+    for key, limit in qos.limits.items():
+        scope, _, resource = key.partition(" ")
+        if resource == "wall":
+            texts.append(f"up to {format_time_limit(limit)}")
+        elif resource in what or resource.startswith("gres/gpu:"):
+            noun = what.get(resource) or f"{resource.removeprefix('gres/gpu:')} GPU"
+            texts.append(f"{counted(limit, noun)} per {scope}")
+    return ", ".join(sorted(texts)) or "no limits"
 
 
 def _also(names: Iterable[str], but: str) -> str:

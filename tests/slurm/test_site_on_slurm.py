@@ -61,7 +61,7 @@ def test_accounts_and_limits_are_those_of_the_user() -> None:
     assert accounts["research"].is_default and not accounts["small"].is_default
     assert set(accounts["research"].qos) == {"normal", "low", "high", "limited"}
     assert accounts["research"].default_qos == "normal"
-    assert answer.qos_named("limited") == Qos("limited", max_nodes=2, max_submit_jobs=3)
+    assert answer.qos_named("limited") == Qos("limited", {"job node": 2, "user queue": 3}, frozenset({"DenyOnLimit"}))
     (other,) = read_site(OTHER_USER).associations or ()
     assert (other.account, other.is_default, "limited" in other.qos) == ("research", True, False)
     assert read_site("no-such-user").associations == ()

@@ -46,7 +46,11 @@ SITE = Site(
         Partition("debug", is_default=True, nodes=1, max_nodes=1, max_time_s=1800, kinds=(replace(GPUS, count=1),)),
     ),
     associations=(Association("research", ("normal", "long"), "normal", is_default=True), Association("small")),
-    qos=(Qos("normal"), Qos("long", max_wall_s=36000), Qos("tiny", max_nodes=2, max_gpus=16, max_wall_s=600)),
+    qos=(
+        Qos("normal"),
+        Qos("long", {"job wall": 36000}),
+        Qos("tiny", {"job node": 2, "job gres/gpu": 16, "job wall": 600}),
+    ),
     mpi_kinds=("pmi2", "pmix"),
     settings={"AccountingStorageEnforce": "associations,limits,qos"},
     reservations=("monday",),
@@ -207,7 +211,7 @@ def test_a_reservation_is_unknown_where_slurm_does_not_list_them(tmp_path: Path)
 def test_a_partition_that_accepts_only_other_accounts_and_qos_is_a_fault(tmp_path: Path) -> None:
     picky = replace(SITE.partitions[0], deny_accounts=frozenset({"research"}), allow_qos=frozenset({"long"}))
     account, qos = faults(tmp_path, site=replace(SITE, partitions=(picky,)))
-    assert "slurm.account: partition gpus does not accept research; use another" in account
+    assert "slurm.account: partition gpus does not accept research; ask the administrator of the cluster" in account
     assert qos.endswith("slurm.qos normal: partition gpus does not accept it; there are: long")
 
 
@@ -251,7 +255,7 @@ def test_a_qos_with_lower_limits_than_the_profile_is_a_fault_of_its_line(tmp_pat
 def test_a_qos_without_limits_in_the_profile_is_checked_against_the_largest_job(tmp_path: Path) -> None:
     (message,) = faults(tmp_path, "slurm: {qos: tiny, max_nodes: 2}", TINY)
     assert message.endswith("slurm.qos tiny: jobs may take 1:00:00, Slurm's limit is 0:10:00; set time_limit: 0:10:00")
-    gpus = replace(TINY, qos=(Qos("tiny", max_gpus=8),))
+    gpus = replace(TINY, qos=(Qos("tiny", {"job gres/gpu": 8}),))
     (message,) = faults(tmp_path, "slurm: {qos: tiny}", gpus)
     assert message.endswith("jobs may have 32 GPUs, Slurm's limit is 8; set max_nodes: 1")
 
@@ -266,22 +270,22 @@ def test_the_partitions_own_qos_has_the_first_word(tmp_path: Path) -> None:
     wide = replace(
         TINY,
         partitions=(replace(SITE.partitions[0], qos="wide"),),
-        qos=(*(SITE.qos or ()), Qos("wide", max_nodes=100, max_gpus=800, max_wall_s=86400)),
+        qos=(*(SITE.qos or ()), Qos("wide", {"job node": 100, "job gres/gpu": 800, "job wall": 86400})),
     )
     assert faults(tmp_path, "slurm: {qos: tiny}", wide) == []
-    narrow = replace(wide, qos=(Qos("normal"), Qos("wide", max_nodes=1)))
+    narrow = replace(wide, qos=(Qos("normal"), Qos("wide", {"job node": 1})))
     (message,) = faults(tmp_path, site=narrow)
     assert message.endswith("slurm.qos normal: jobs may have 4 nodes, Slurm's limit is 1; set max_nodes: 1")
 
 
 def test_a_limit_below_a_node_or_of_nothing_has_a_hint_that_helps(tmp_path: Path) -> None:
-    site = replace(TINY, qos=(Qos("tiny", max_gpus=2),))
+    site = replace(TINY, qos=(Qos("tiny", {"job gres/gpu": 2}),))
     (message,) = faults(tmp_path, "slurm: {qos: tiny}", site)
     assert message.endswith("Slurm's limit is 2; set qos: [{name: tiny, max_gpus: 2}]")
     assert faults(tmp_path, "slurm: {qos: [{name: tiny, max_gpus: 2}]}", site) == []
-    zero = replace(TINY, qos=(Qos("normal"), Qos("tiny", gpu_types=(("a100", 0),))))
+    zero = replace(TINY, qos=(Qos("normal"), Qos("tiny", {"group gres/gpu:a100": 0})))
     (message,) = faults(tmp_path, "slurm: {qos: tiny}", zero)
-    assert message.endswith("Slurm's limit is 0; set qos: normal")
+    assert message.endswith("slurm.qos tiny: QOS tiny allows no GPUs; set qos: normal")
 
 
 @pytest.mark.parametrize(

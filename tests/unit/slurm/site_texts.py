@@ -70,16 +70,22 @@ NODES = "".join(node_line(f"n{number}") for number in (1, 2)) + "".join(
 )
 
 ASSOCIATIONS = """\
-research|small||high,limited,low,normal|normal
-research|research||high,limited,low,normal|normal
-research|root||normal|
+research|small||high,limited,low,normal|normal||||2|||
+research|research||high,limited,low,normal|normal|||||||
+research|root||normal||||||||
+"""
+
+ACCOUNTS = """\
+root|||||||||
+research|root||||||||
+small|root||||gres/gpu=16||||
 """
 
 QOS = """\
-normal||||||
-low||||||
-high||||||
-limited||node=2||||3
+normal|||||||||cluster|||
+low|||||||||requeue|||
+high||||||||low,normal|cluster|||
+limited||node=2||||3|DenyOnLimit||cluster|||
 """
 
 RESERVATIONS = (

@@ -28,6 +28,7 @@ class LoginNode:
             "reservation": texts.RESERVATIONS,
             "user": texts.ASSOCIATIONS,
             "qos": texts.QOS,
+            "association": texts.ACCOUNTS,
             "--help": texts.HELP + texts.PYXIS,
             "--mpi=list": texts.MPI,
         }
@@ -56,7 +57,7 @@ def login(monkeypatch: pytest.MonkeyPatch) -> LoginNode:
 
 def test_every_command_is_asked_once_and_its_answer_is_kept(login: LoginNode) -> None:
     found = read_site("root")
-    assert len(login.calls) == 8
+    assert len(login.calls) == 9
     assert (found.user, found.cluster_name, found.slurm_version) == ("root", "ci", "22.05.8")
     assert [one.name for one in found.partitions] == ["batch", "short", "picky", "denies", "empty"]
     assert [one.account for one in found.associations or ()] == ["small", "research", "root"]

@@ -9,10 +9,12 @@ from hypothesis import strategies as st
 from orchestrator.slurm.site import Association, Qos, parse_associations, parse_qos
 from tests.unit.slurm.site_texts import ASSOCIATIONS, QOS
 
+T3 = {"job wall": 72000, "job gres/gpu": 512, "user gres/gpu": 128, "group node": 4, "user jobs": 10}
+
 
 def test_an_association_has_its_qos_and_the_default_account_is_marked() -> None:
     assert parse_associations(ASSOCIATIONS) == (
-        Association("small", ("high", "limited", "low", "normal"), "normal"),
+        Association("small", ("high", "limited", "low", "normal"), "normal", limits={"user jobs": 2}),
         Association("research", ("high", "limited", "low", "normal"), "normal", is_default=True),
         Association("root", ("normal",)),
     )
@@ -24,12 +26,15 @@ def test_an_association_has_its_qos_and_the_default_account_is_marked() -> None:
     ("row", "qos"),
     [
         ("normal||||||", Qos("normal")),
-        ("limited||node=2||||3", Qos("limited", max_nodes=2, max_submit_jobs=3)),
-        ("dev|02:00:00|cpu=64,gres/gpu=32||||", Qos("dev", max_wall_s=7200, max_gpus=32)),
-        ("t3|20:00:00|gres/gpu=512|gres/gpu=128|node=4|10|", Qos("t3", 72000, 4, 128, 10)),
-        ("typed||gres/gpu:a100=8,mem=1T||||", Qos("typed", gpu_types=(("a100", 8),))),
-        ("none|||gres/gpu=0|||", Qos("none", max_gpus=0)),
-        ("lane|||gres/gpu=32||||DenyOnLimit,OverPartQOS", Qos("lane", max_gpus=32, is_first=True)),
+        ("limited||node=2||||3", Qos("limited", {"job node": 2, "user queue": 3})),
+        ("dev|02:00:00|cpu=64,gres/gpu=32||||", Qos("dev", {"job wall": 7200, "job cpu": 64, "job gres/gpu": 32})),
+        ("t3|20:00:00|gres/gpu=512|gres/gpu=128|node=4|10|", Qos("t3", T3)),
+        ("typed||gres/gpu:a100=8,mem=1T||||", Qos("typed", {"job gres/gpu:a100": 8})),
+        ("none|||gres/gpu=0|||", Qos("none", {"user gres/gpu": 0})),
+        (
+            "lane|||gres/gpu=32||||DenyOnLimit,OverPartQOS",
+            Qos("lane", {"user gres/gpu": 32}, frozenset({"DenyOnLimit", "OverPartQOS"})),
+        ),
     ],
 )
 def test_the_limits_of_a_qos_are_those_that_one_job_meets(row: str, qos: Qos) -> None:

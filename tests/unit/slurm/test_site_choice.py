@@ -65,7 +65,8 @@ def test_a_partition_that_the_user_cannot_use_is_not_chosen(change: dict[str, An
     closed, usable = replace(partition("closed", A100, default=True), **change), partition("usable", H100)
     account = (Association("a", ("n",), "n", is_default=True),)
     answer = replace(
-        site(closed, usable, accounts=account, qos=(Qos("n"), Qos("zero", max_gpus=0))), groups=frozenset({"mine"})
+        site(closed, usable, accounts=account, qos=(Qos("n"), Qos("zero", {"job gres/gpu": 0}))),
+        groups=frozenset({"mine"}),
     )
     assert choose(answer).partition.name == "usable"
 
@@ -95,9 +96,11 @@ def test_a_memory_size_alone_makes_no_slice(kind: str) -> None:
 
 def test_a_qos_with_overpartqos_comes_before_the_qos_of_the_partition() -> None:
     gpu = replace(partition("gpu", H100), qos="zero")
-    lane = Qos("lane", max_gpus=32, gpu_types=(("h100", 16),), is_first=True)
+    lane = Qos("lane", {"group gres/gpu": 32, "group gres/gpu:h100": 16}, frozenset({"OverPartQOS"}))
     accounts = (Association("a", ("n",), "n", is_default=True), Association("group", ("lane",), "lane"))
-    found = choose(site(gpu, accounts=accounts, qos=(Qos("n"), Qos("zero", max_gpus=0), lane)))
+    found = choose(
+        site(gpu, accounts=accounts, qos=(Qos("n"), Qos("zero", {"group gres/gpu": 0, "group gres/gpu:h100": 0}), lane))
+    )
     assert (found.association, found.qos, found.largest) == (accounts[1], "lane", 16)
 
 
@@ -170,13 +173,14 @@ def test_the_qos_is_the_default_if_the_partition_takes_it_or_the_only_one_it_tak
 
 
 def test_the_partitions_own_qos_limits_a_job_before_the_jobs_does() -> None:
-    jobs, own = Qos("n", 3600, max_nodes=3, max_gpus=16), Qos("p", 7200, max_nodes=2)
+    jobs = Qos("n", {"job wall": 3600, "job node": 3, "job gres/gpu": 16})
+    own = Qos("p", {"job wall": 7200, "job node": 2})
     where = replace(partition("gpu", H100), max_time_s=7000)
     account = (Association("a", ("n",), "n"),)
     found = choose(site(where, accounts=account, qos=(jobs, own)))
-    assert (found.limit("max_nodes"), found.longest_s) == (3, 3600)
+    assert (found.bounds["node"].value, found.longest_s) == (3, 3600)
     assert sorted(found.node_limits.values()) == [2, 3], "16 GPUs are two nodes of eight"
     found = choose(site(replace(where, qos="p"), accounts=account, qos=(jobs, own)))
-    assert (found.limit("max_nodes"), found.longest_s) == (2, 7000)
+    assert (found.bounds["node"].value, found.longest_s) == (2, 7000)
     assert list(found.node_limits.values()) == [2, 2]
     assert choose(site(partition("gpu", H100))).longest_s is None
