@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import Literal
 
 from orchestrator.clusters.container import MountFields, release
-from orchestrator.clusters.machine import gpu_facts, named_gpu
+from orchestrator.clusters.machine import gpu_facts, gpu_models
 from orchestrator.clusters.profile import QosFields, SlurmFields
 from orchestrator.clusters.program import CORRECT, FetchRecord, SitePath, needed_paths, stored_record
 from orchestrator.clusters.resolve import Cluster
@@ -194,11 +194,12 @@ def data_sheet(cluster: Cluster) -> Iterator[Finding]:
         memory_gb = hardware.gpu_memory_gb * 2**20 // 10**9
         message = f"is {hardware.gpu_memory_gb} GB, which is a number of MB"
         yield field_finding(cluster, "hardware.gpu_memory_gb", "wrong", message, f"set gpu_memory_gb: {memory_gb}")
-    named = named_gpu(slurm.gres_type) if slurm and slurm.gres_type else None
-    mine = named_gpu(hardware.gpu) if hardware.gpu else None
-    if named and mine and named.split()[0] != mine.split()[0]:
-        message = f"is {hardware.gpu}, but gres_type requests {named}"
-        yield field_finding(cluster, "hardware.gpu", "wrong", message, f"set gpu: {named}, or another gres_type")
+    requested = gpu_models(slurm.gres_type) if slurm and slurm.gres_type and slurm.gpu_request != "none" else set()
+    named = gpu_models(hardware.gpu or "")
+    if requested and named and not requested & named:
+        model = max(requested).upper()
+        message = f"is {hardware.gpu}, but gres_type requests {model}"
+        yield field_finding(cluster, "hardware.gpu", "wrong", message, f"set gpu: {model}, or another gres_type")
 
 
 def field_finding(cluster: Cluster, field: str, result: Result, message: str, hint: str | None = None) -> Finding:
@@ -310,8 +311,7 @@ class _SiteChecks:
             hint = "choose a partition that sinfo -s lists as up"
             yield self._at("slurm.partition", "wrong", f"{self.job_partition.name} is not up", hint)
         elif not self.site.takes_groups(self.job_partition):
-            groups = ", ".join(sorted(self.job_partition.allow_groups or ()))
-            message = f"{self.job_partition.name} is only for the groups {groups}"
+            message = f"{self.job_partition.name} is only for {self.job_partition.owners}"
             yield self._at("slurm.partition", "wrong", message, self._elsewhere())
         elif self.job_partition.needs_reservation and not self.slurm.reservation:
             message = f"{self.job_partition.name} is only for jobs with a reservation"
@@ -583,6 +583,9 @@ class _SiteChecks:
         link = self._associations[0] if self._associations else None
         takes = self.job_partition.takes_qos if self.job_partition else bool
         usable = [name for name in (link.qos if link else ()) if takes(name) and name != but and not self._zeros(name)]
+        is_free = self.job_partition is None or self.job_partition.allow_qos is None
+        if link and not link.qos and is_free and self.slurm.qos is not None:
+            return f"remove qos: account {link.account} has no QOS"
         if not usable:
             return self._other_account(link.account if link else None)
         return f"set qos: {' or '.join(usable)}" if but else there_are(usable)
@@ -630,11 +633,15 @@ class _SiteChecks:
             nodes = bound.value
         per_node = self.cluster.hardware.gpus_per_node
         gpus = min(given.max_gpus or nodes * per_node, nodes * per_node)
-        if (bound := bounds.get("gres/gpu")) and gpus > bound.value and self.slurm.gpu_request != "none":
+        bound = bounds.get("gres/gpu") if self.slurm.gpu_request != "none" else None
+        if bound and gpus > bound.value:
             hint = f"max_gpus: {bound.value}" if given.max_gpus else f"max_nodes: {bound.value // per_node}"
             if bound.value < per_node and not given.max_gpus:
                 hint = f"qos: [{{name: {name}, max_gpus: {bound.value}}}]" if name else ""
             yield excess(f"have {counted(gpus, 'GPU')}", bound, bound.value), hint
+        if bound and bound.value < per_node and self.slurm.exclusive:
+            hint = "" if self.job_partition and self.job_partition.is_exclusive else "exclusive: false"
+            yield excess(f"have all {per_node} GPUs of a node (exclusive)", bound, bound.value), hint
         if (bound := bounds.get("wall")) and time_limit_s(limit) > bound.value:
             field = "max_time" if given.max_time or self.slurm.max_time else "time_limit"
             longest = format_time_limit(bound.value)

@@ -178,7 +178,8 @@ def _account(choice: Choice) -> Iterator[str]:
         facts = f"your {'default ' if link.is_default else ''}account{_also(choice.accounts, link.account)}"
         yield from _line("account", _yaml(link.account), f"{_ACCOUNTS}: {facts}")
     elif choice.accounts:
-        yield from _line("account", "<one of your Slurm accounts>", f"{_ACCOUNTS}: {', '.join(choice.accounts)}")
+        usable = ", ".join(choice.usable_accounts or choice.accounts)
+        yield from _line("account", "<one of your Slurm accounts>", f"{_ACCOUNTS}: {usable}")
     elif site.associations or (site.associations is not None and site.enforces_accounts):
         source = f"{_ACCOUNTS}: no account that this partition accepts"
         yield from _line("account", "<a Slurm account that this partition accepts>", source)

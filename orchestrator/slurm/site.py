@@ -32,9 +32,13 @@ _SCOPES = {
 }
 """Scopes of limits by field of sacctmgr. Fields with one scope limit the same, for a QOS and for an association."""
 
-_ASSOCIATION_LIMITS = ("MaxWall", "MaxTRES", "GrpTRES", "MaxJobs", "GrpJobs", "MaxSubmitJobs", "GrpSubmitJobs")
-ASSOCIATION_FIELDS = ("DefaultAccount", "Account", "Partition", "QOS", "DefaultQOS", *_ASSOCIATION_LIMITS)
-ACCOUNT_FIELDS = ("Account", "ParentName", "User", *_ASSOCIATION_LIMITS)
+_GROUP_LIMITS = ("GrpTRES", "GrpJobs", "GrpSubmitJobs")
+ASSOCIATION_FIELDS = (
+    *("DefaultAccount", "Account", "Partition", "QOS", "DefaultQOS"),
+    *("MaxWall", "MaxTRES", "MaxJobs", "MaxSubmitJobs", *_GROUP_LIMITS),
+)
+ACCOUNT_FIELDS = ("Account", "ParentName", "User", *_GROUP_LIMITS)
+"""Other limits of an account are those of its users, unless they have their own. sacctmgr does this."""
 QOS_FIELDS = (
     *("Name", "MaxWall", "MaxTRES", "MaxTRESPU", "GrpTRES", "MaxJobsPU", "MaxSubmitJobsPU"),
     *("Flags", "Preempt", "PreemptMode", "MaxTRESPA", "GrpJobs", "GrpSubmitJobs"),
@@ -94,7 +98,7 @@ def parse_associations(stdout: str) -> tuple[Association, ...]:
     )
 
 
-def parse_accounts(stdout: str) -> dict[str, Limits]:
+def parse_accounts(stdout: str) -> Mapping[str, Limits]:
     """Parse `sacctmgr ... show association` with ACCOUNT_FIELDS: the limits of each account and of those above it."""
     rows = {row["Account"]: row for row in _rows(stdout, ACCOUNT_FIELDS) if not row["User"]}
 
@@ -166,7 +170,7 @@ class Gres:
 
 
 _SLICE = re.compile(r"(?<!no)(?<!no )mig(?!r)|slice|vgpu|\bgrid\b|\b\d ?of ?\d\b|\b[1-7]g(?![a-z])")
-_SIZE = re.compile(r"\b(\d{1,3}) ?(?:gb?\b|$)")
+_SIZE = re.compile(r"\b(\d{1,3}(?= ?gb?\b)|\d{2,3}$)")
 _LEAST_GB = {
     24: ("a30",),
     40: ("a100", "a800"),
@@ -243,9 +247,9 @@ class Partition:
 
     `nodes` is the number of all nodes, including those that are down. `qos` is that of the partition; its limits take
     precedence over those of a job's QOS. `is_exclusive`: jobs always get whole nodes. `kinds` begins with the most
-    frequent kind, and is empty if Slurm does not show nodes to the user. `preempt_mode` is None if it is off; a
-    partition without its own mode has that of the cluster. `neighbors` are the partitions with common nodes; None if
-    unknown.
+    frequent kind, and is empty if Slurm does not show nodes to the user. `allow_groups` is empty if only root may use
+    the partition. `preempt_mode` is None if it is off; a partition without its own mode has that of the cluster.
+    `neighbors` are the partitions with common nodes; None if unknown.
     """
 
     name: str
@@ -272,6 +276,11 @@ class Partition:
     def gpu_nodes(self) -> int:
         """Return the number of nodes with GPUs."""
         return sum(kind.count for kind in self.kinds if kind.gpu)
+
+    @property
+    def owners(self) -> str:
+        """Return the groups whose users may use the partition."""
+        return f"the groups {', '.join(sorted(self.allow_groups))}" if self.allow_groups else "root"
 
     def takes_account(self, account: str) -> bool:
         """Return whether jobs of this account may run in the partition."""
@@ -344,7 +353,7 @@ def _partition(record: dict[str, str], members: dict[str, list[NodeKind]]) -> Pa
         qos=own_qos[0] if own_qos else None,
         is_exclusive=record.get("OverSubscribe") == "EXCLUSIVE",
         kinds=kinds,
-        allow_groups=frozenset({"root"}) if is_for_root else _allowed(record.get("AllowGroups", "ALL")),
+        allow_groups=frozenset() if is_for_root else _allowed(record.get("AllowGroups", "ALL")),
         needs_reservation=record.get("ReqResv") == "YES",
         preempt_mode=mode if mode not in ("OFF", "GANG") else None,
         priority_tier=number(record.get("PriorityTier", "")) or 0,
@@ -667,7 +676,8 @@ def read_site(user: str) -> Site:
         mine = parse_associations(accounting(associations_of, ASSOCIATION_FIELDS))
         if not mine:
             return mine
-        of_account = if_shown(lambda: parse_accounts(accounting(accounts_of, ACCOUNT_FIELDS)), {})
+        nothing: Mapping[str, Limits] = {}
+        of_account = if_shown(lambda: parse_accounts(accounting(accounts_of, ACCOUNT_FIELDS)), nothing)
         return tuple(replace(link, limits=_tightest(link.limits, of_account.get(link.account, {}))) for link in mine)
 
     def mpi_kinds() -> tuple[str, ...]:
@@ -824,13 +834,15 @@ class Choice:
         if not partition.is_up:
             return "not up"
         if not self.site.takes_groups(partition):
-            return f"only for the groups {', '.join(sorted(partition.allow_groups or ()))}"
+            return f"only for {partition.owners}"
         if partition.needs_reservation:
             return "only for jobs with a reservation"
         if mine is not None and not self.accounts and (mine or partition.allow_accounts is not None):
             return "accepts none of your accounts"
         if self.association and self.needs_qos and not self.allowed_qos:
             return "accepts no QOS of your accounts"
+        if partition.is_exclusive and self.largest and not self.has_whole_nodes:
+            return f"gives whole nodes, but {self.bounds['gres/gpu'].source} allows {counted(self.largest, 'GPU')}"
         if self.largest == 0 and partition.nodes:
             what = {"gres/gpu": "GPUs", "node": "nodes", "jobs": "jobs", "queue": "jobs"}
             zeros = (
