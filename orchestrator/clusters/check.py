@@ -11,6 +11,7 @@ from functools import cached_property
 from typing import Literal
 
 from orchestrator.clusters.container import MountFields, release
+from orchestrator.clusters.machine import gpu_facts, gpu_models
 from orchestrator.clusters.profile import QosFields, SlurmFields
 from orchestrator.clusters.program import CORRECT, FetchRecord, SitePath, needed_paths, stored_record
 from orchestrator.clusters.resolve import Cluster
@@ -19,7 +20,7 @@ from orchestrator.errors import did_you_mean, names_hint, there_are
 from orchestrator.programs.plug_ins import called
 from orchestrator.programs.record import find_program, known_program
 from orchestrator.slurm.notation import format_time_limit, time_limit_s
-from orchestrator.slurm.site import Association, NodeKind, Partition, Site
+from orchestrator.slurm.site import Association, Bound, Choice, NodeKind, Partition, Preemption, Site, ranked
 from orchestrator.text import counted
 
 Result = Literal["ok", "wrong", "open", "later", "unknown", "not checked"]
@@ -152,6 +153,7 @@ def check_login(cluster: Cluster, site: Site) -> list[Finding]:
     checks = _SiteChecks(cluster, site)
     return [
         *open_fields(cluster),
+        *data_sheet(cluster),
         *checks.partition(),
         *checks.account(),
         *checks.qos(),
@@ -175,6 +177,29 @@ def open_fields(cluster: Cluster) -> Iterator[Finding]:
             if not getattr(cluster.hardware, fact):
                 message, location = "missing, but plans for GPUs need it", cluster.location(("hardware",))
                 yield Finding(f"hardware.{fact}", "login", "later", message, location, f"add hardware: {fact}:")
+
+
+def data_sheet(cluster: Cluster) -> Iterator[Finding]:
+    """Yield a finding for each value of `hardware` that contradicts the GPU's data sheet or the GRES type."""
+    hardware, slurm = cluster.hardware, cluster.profile.slurm
+    facts = gpu_facts(hardware.gpu)
+    for dtype, value in hardware.peak_tflops.items():
+        peak = facts.peak_tflops.get(dtype) if facts else None
+        if peak and value > 1.05 * peak:
+            message = (
+                f"{dtype}: {value:g}, but the dense peak of {hardware.gpu} is {peak:g}; data sheets print sparse ones"
+            )
+            yield field_finding(cluster, "hardware.peak_tflops", "wrong", message, f"set {dtype}: {peak:g}")
+    if hardware.gpu_memory_gb and hardware.gpu_memory_gb >= 1024:
+        memory_gb = hardware.gpu_memory_gb * 2**20 // 10**9
+        message = f"is {hardware.gpu_memory_gb} GB, which is a number of MB"
+        yield field_finding(cluster, "hardware.gpu_memory_gb", "wrong", message, f"set gpu_memory_gb: {memory_gb}")
+    requested = gpu_models(slurm.gres_type) if slurm and slurm.gres_type and slurm.gpu_request != "none" else set()
+    named = gpu_models(hardware.gpu or "")
+    if requested and named and not requested & named:
+        model = max(requested).upper()
+        message = f"is {hardware.gpu}, but gres_type requests {model}"
+        yield field_finding(cluster, "hardware.gpu", "wrong", message, f"set gpu: {model}, or another gres_type")
 
 
 def field_finding(cluster: Cluster, field: str, result: Result, message: str, hint: str | None = None) -> Finding:
@@ -285,10 +310,46 @@ class _SiteChecks:
         elif not self.job_partition.is_up:
             hint = "choose a partition that sinfo -s lists as up"
             yield self._at("slurm.partition", "wrong", f"{self.job_partition.name} is not up", hint)
+        elif not self.site.takes_groups(self.job_partition):
+            message = f"{self.job_partition.name} is only for {self.job_partition.owners}"
+            yield self._at("slurm.partition", "wrong", message, self._elsewhere())
+        elif self.job_partition.needs_reservation and not self.slurm.reservation:
+            message = f"{self.job_partition.name} is only for jobs with a reservation"
+            hint = f"set reservation: {self.site.reservations[0]}" if self.site.reservations else self._elsewhere()
+            yield self._at("slurm.partition", "wrong", message, hint)
         else:
             default = "" if name else ", the default"
             message = f"{self.job_partition.name}{default}, {counted(self.job_partition.nodes, 'node')}"
+            if (preemption := self._preemption(None)) and not preemption.qos:
+                message += f", {preemption}"
             yield self._at("slurm.partition", "ok", message)
+
+    def _preemption(self, qos: str | None) -> Preemption | None:
+        return self.site.preemption(self.job_partition, qos) if self.job_partition else None
+
+    @cached_property
+    def _choices(self) -> list[Choice]:
+        """Partitions that jobs of the user can use, the best one first."""
+        return [choice for choice in ranked(self.site) if choice.obstacle is None]
+
+    def _elsewhere(self, account: str | None = None) -> str:
+        """Return the hint that lists the other partitions with GPUs that the user, or this account, can use."""
+        others = [
+            choice.partition.name
+            for choice in self._choices
+            if choice.kind.gpu and choice.partition != self.job_partition and account in (None, *choice.usable_accounts)
+        ]
+        if not others:
+            return "ask the administrator of the cluster for access to GPUs"
+        return f"use another partition: {', '.join(others)}"
+
+    def _other_account(self, wanted: str | None) -> str:
+        """Return the hint for an account that cannot use the partition."""
+        for choice in self._choices:
+            others = [name for name in choice.usable_accounts if name != wanted]
+            if choice.partition == self.job_partition and others:
+                return f"set account: {others[0]}, which can use partition {choice.partition.name}"
+        return self._elsewhere(wanted)
 
     def names(self) -> Iterator[Finding]:
         """Check the names of features and reservations."""
@@ -319,17 +380,19 @@ class _SiteChecks:
         partition = self.job_partition
         if partition is None:
             return
+        names = [of.name for of in self.slurm.qos or ()] if not isinstance(self.slurm.qos, str) else [self.slurm.qos]
+        most = self.site.partition_limits(partition, names[0] if names else self._usual_qos)
         for field, value in {"time_limit": self.slurm.time_limit, "max_time": self.slurm.max_time}.items():
-            if value and partition.max_time_s is not None and time_limit_s(value) > partition.max_time_s:
-                longest = format_time_limit(partition.max_time_s)
+            if value and time_limit_s(value) > most.get("wall", time_limit_s(value)):
+                longest = format_time_limit(most["wall"])
                 message = f"{value}, but {partition.name} allows {longest}"
                 yield self._at(f"slurm.{field}", "wrong", message, f"set {field}: {longest}")
             elif value:
                 yield self._at(f"slurm.{field}", "ok", value)
         nodes = self._most_nodes()
-        if partition.max_nodes and nodes > partition.max_nodes:
-            message = f"jobs may have {counted(nodes, 'node')}, but {partition.name} allows {partition.max_nodes}"
-            yield self._at("slurm.max_nodes", "wrong", message, f"set max_nodes: {partition.max_nodes}")
+        if nodes > (most.get("node") or nodes):
+            message = f"jobs may have {counted(nodes, 'node')}, but {partition.name} allows {most['node']}"
+            yield self._at("slurm.max_nodes", "wrong", message, f"set max_nodes: {most['node']}")
 
     def nodes(self) -> Iterator[Finding]:
         """Check `hardware`, `site.architecture` and the CPUs of each task against the nodes."""
@@ -340,7 +403,7 @@ class _SiteChecks:
         such = " such nodes" if self._job_nodes and count < partition.nodes else ""
         if hardware.nodes > count:
             message = f"is {hardware.nodes}, but {partition.name} has {count}{such}"
-            yield self._at("hardware.nodes", "wrong", message, f"set nodes: {count}")
+            yield self._at("hardware.nodes", "wrong", message, f"set nodes: {count}" if count else self._elsewhere())
         else:
             yield self._at("hardware.nodes", "ok", f"{hardware.nodes} of {count}{such}")
         if not partition.kinds:
@@ -361,7 +424,12 @@ class _SiteChecks:
         tasks = self.cluster.hardware.gpus_per_node if self.slurm.tasks == "per-gpu" else 1
         if cpus and cpus * tasks > most:
             message = f"{counted(tasks, 'task')} of {cpus}, but the nodes have {counted(most, 'CPU')}"
-            yield self._at("slurm.cpus_per_task", "wrong", message, f"set cpus_per_task: {max(most // tasks, 1)}")
+            hint = (
+                f"set cpus_per_task: {most // tasks}"
+                if most >= tasks
+                else f"set tasks: per-node, cpus_per_task: {most}"
+            )
+            yield self._at("slurm.cpus_per_task", "wrong", message, hint)
         elif cpus:
             yield self._at("slurm.cpus_per_task", "ok", f"{counted(tasks, 'task')} of {cpus} on {counted(most, 'CPU')}")
 
@@ -384,15 +452,20 @@ class _SiteChecks:
                 yield self._at("hardware.gpus_per_node", "unknown", message)
             else:
                 hint = "set gpu_request: none if jobs get whole nodes"
-                yield self._at("slurm.gpu_request", "wrong", f"Slurm has no GPUs in partition {partition.name}", hint)
+                message = f"Slurm has no GPUs in partition {partition.name}"
+                if any(node.slices for node in partition.kinds):
+                    message, hint = f"{partition.name} has only MIG slices, no whole GPUs", self._elsewhere()
+                yield self._at("slurm.gpu_request", "wrong", message, hint)
             return
-        kinds = sorted(
-            {gres.kind for node in partition.kinds for gres in node.gres if gres.name == "gpu" and gres.kind}
-        )
+        kinds = sorted({gres.kind for node in partition.kinds for gres in node.gpus if gres.kind})
         if kind:
-            names = kinds or ["GPUs without a type"]
-            yield self._named("slurm.gres_type", kind, names, f"no such GPU type in {partition.name}")
+            slices = {gres.kind for node in partition.kinds for gres in node.slices}
+            unknown = "a MIG slice, no whole GPU" if kind in slices else f"no such GPU type in {partition.name}"
+            yield self._named("slurm.gres_type", kind, kinds or ["GPUs without a type"], unknown)
             kind = kind if kind in kinds else None
+        elif kinds and any(node.slices for node in self._job_nodes):
+            message = f"missing, and jobs could get MIG slices in {partition.name}"
+            yield self._at("slurm.gres_type", "wrong", message, f"set gres_type: {kinds[0]}")
         counts = sorted({count for node in self._job_nodes or partition.kinds if (count := _count(node, kind))})
         if hardware.gpus_per_node not in counts:
             there = " or ".join(map(str, counts))
@@ -427,21 +500,25 @@ class _SiteChecks:
             yield self._at("slurm.account", "unknown", "accounting does not answer")
         elif wanted is None:
             default = next((link.account for link in mine if link.is_default), None)
-            if default:
-                yield self._at("slurm.account", "ok", f"none; Slurm uses {default}")
-            else:
+            if default is None:
                 yield self._at("slurm.account", "wrong", "missing, but Slurm requires one", _your_accounts(mine))
+            else:
+                yield self._account_in_partition(default, f"none; Slurm uses {default}")
         elif wanted not in {link.account for link in mine}:
             hint = did_you_mean(wanted, [link.account for link in mine]) or _your_accounts(mine)
             yield self._at("slurm.account", "wrong", f"{wanted} is not an account of {self.site.user}", hint)
-        elif not self._associations:
-            message = f"{wanted} cannot use partition {self.job_partition.name if self.job_partition else ''}"
-            yield self._at("slurm.account", "wrong", message, "use another account or partition")
-        elif self.job_partition and not self.job_partition.takes_account(wanted):
-            message = f"partition {self.job_partition.name} does not accept {wanted}"
-            yield self._at("slurm.account", "wrong", message, "use another account or partition")
         else:
-            yield self._at("slurm.account", "ok", wanted)
+            yield self._account_in_partition(wanted, wanted)
+
+    def _account_in_partition(self, account: str, shown: str) -> Finding:
+        partition = self.job_partition
+        if partition and not self._associations:
+            message = f"{account} cannot use partition {partition.name}"
+        elif partition and not partition.takes_account(account):
+            message = f"partition {partition.name} does not accept {account}"
+        else:
+            return self._at("slurm.account", "ok", shown)
+        return self._at("slurm.account", "wrong", message, self._other_account(account))
 
     @cached_property
     def _associations(self) -> list[Association]:
@@ -449,6 +526,10 @@ class _SiteChecks:
         wanted, partition = self.slurm.account_name, self.job_partition.name if self.job_partition else None
         links = self.site.associations_for(partition)
         return [link for link in links if (link.account == wanted if wanted else link.is_default)]
+
+    @property
+    def _usual_qos(self) -> str | None:
+        return self._associations[0].usual_qos if self._associations else None
 
     def qos(self) -> Iterator[Finding]:
         """Check each QOS of the profile. Without one, yield only faults of the default QOS."""
@@ -463,14 +544,16 @@ class _SiteChecks:
             yield from self._named_qos(qos, ("slurm", "qos", i))
 
     def _unnamed_qos(self) -> Iterator[Finding]:
-        default = self._associations[0].default_qos if self._associations else None
-        name = default or (self.job_partition.qos if self.job_partition else None)
-        if name is not None and self.site.qos_named(name):
-            if default and self.job_partition and not self.job_partition.takes_qos(default):
-                message = f"missing, and {self.job_partition.name} does not accept {default}, the default QOS"
-                yield self._at("slurm.qos", "wrong", message, there_are(self._allowed()))
-            else:
-                yield self._within_limits(QosFields(name=name), ("slurm", "qos"))
+        usual, partition = self._usual_qos, self.job_partition
+        if partition is None or not (self._associations or partition.qos):
+            return
+        if self._associations and not (partition.takes_qos(usual) if usual else partition.allow_qos is None):
+            what = f"{usual}, the default QOS" if usual else "jobs without a QOS"
+            yield self._at(
+                "slurm.qos", "wrong", f"missing, and {partition.name} does not accept {what}", self._set_qos()
+            )
+        else:
+            yield self._within_limits(usual, None, ("slurm", "qos"))
 
     def _named_qos(self, given: QosFields, path: KeyPath) -> Iterator[Finding]:
         name = given.name
@@ -482,50 +565,95 @@ class _SiteChecks:
             yield self._of_qos(name, path, "wrong", "no such QOS", names_hint(name, [q.name for q in self.site.qos]))
         elif self._associations and name not in self._associations[0].qos:
             message = f"account {self._associations[0].account} cannot use it"
-            yield self._of_qos(name, path, "wrong", message, there_are(self._allowed()))
+            yield self._of_qos(name, path, "wrong", message, self._set_qos())
         elif self.job_partition and not self.job_partition.takes_qos(name):
             message = f"partition {self.job_partition.name} does not accept it"
-            yield self._of_qos(name, path, "wrong", message, there_are(self._allowed()))
+            yield self._of_qos(name, path, "wrong", message, self._set_qos())
         else:
-            yield self._within_limits(given, path)
+            yield self._within_limits(name, given, path)
 
-    def _of_qos(self, name: str, path: KeyPath, result: Result, message: str, hint: str | None = None) -> Finding:
-        return Finding(f"slurm.qos {name}", "login", result, message, self.cluster.location(path), hint)
+    def _of_qos(
+        self, name: str | None, path: KeyPath, result: Result, message: str, hint: str | None = None
+    ) -> Finding:
+        check = f"slurm.qos {name}" if name else "slurm.qos"
+        return Finding(check, "login", result, message, self.cluster.location(path), hint)
 
-    def _allowed(self) -> list[str]:
-        """Return the names of the QOS that this account may use in this partition."""
-        names = self._associations[0].qos if self._associations else ()
-        return [name for name in names if self.job_partition is None or self.job_partition.takes_qos(name)]
+    def _set_qos(self, but: str | None = None) -> str:
+        """Return the hint for a QOS that jobs cannot use: the others of this account, another account or partition."""
+        link = self._associations[0] if self._associations else None
+        takes = self.job_partition.takes_qos if self.job_partition else bool
+        usable = [name for name in (link.qos if link else ()) if takes(name) and name != but and not self._zeros(name)]
+        is_free = self.job_partition is None or self.job_partition.allow_qos is None
+        if link and not link.qos and is_free and self.slurm.qos is not None:
+            return f"remove qos: account {link.account} has no QOS"
+        if not usable:
+            return self._other_account(link.account if link else None)
+        return f"set qos: {' or '.join(usable)}" if but else there_are(usable)
 
-    def _within_limits(self, given: QosFields, path: KeyPath) -> Finding:
-        excesses = list(self._excesses(given))
-        if not excesses:
-            return self._of_qos(given.name, path, "ok", "its limits allow the limits of the profile")
-        message, hints = "; ".join(what for what, _ in excesses), ", ".join(hint for _, hint in excesses)
-        return self._of_qos(given.name, path, "wrong", message, f"set {hints}")
+    def _bounds(self, qos: str | None) -> dict[str, Bound]:
+        """Return the limits of a job. Without `gres_type`, the GPUs are those of the partition if it has one type."""
+        kinds = {gres.kind for node in self._job_nodes for gres in node.gpus}
+        kind = self.slurm.gres_type or (next(iter(kinds)) if len(kinds) == 1 else None)
+        link = self._associations[0] if self._associations else None
+        return self.site.bounds(self.job_partition, qos, link, kind)
 
-    def _excesses(self, given: QosFields) -> Iterator[tuple[str, str]]:
-        """Yield each limit of the profile that exceeds the limit in Slurm, with a hint."""
-        nodes, gpus, limit = self._most_nodes(given.max_nodes), given.max_gpus, self._longest(given.max_time)
-        most = self.site.limit("max_nodes", self.job_partition, given.name)
-        if most is not None and nodes > most:
-            yield f"jobs may have {counted(nodes, 'node')}, Slurm's limit is {most}", f"max_nodes: {most}"
-            nodes = most
+    def _zeros(self, qos: str | None) -> list[str]:
+        """Return the limits of this QOS that allow no job of the profile."""
+        gpus = {"gres/gpu": "GPUs"} if self.slurm.gpu_request != "none" else {}
+        what = {**gpus, "node": "nodes", "jobs": "running jobs", "queue": "jobs"}
+        bounds = self._bounds(qos).items()
+        return [f"{bound.source} allows no {what[key]}" for key, bound in bounds if key in what and not bound.value]
+
+    def _within_limits(self, name: str | None, given: QosFields | None, path: KeyPath) -> Finding:
+        """Return the finding about the limits of a QOS, and of the account. Without a name, jobs have no QOS."""
+        if zeros := self._zeros(name):
+            return self._of_qos(name, path, "wrong", "; ".join(zeros), self._set_qos(name))
+        excesses = list(self._excesses(name, given or QosFields(name="none")))
+        if excesses:
+            message, hints = "; ".join(what for what, _ in excesses), [hint for _, hint in excesses]
+            hint = f"set {', '.join(hints)}" if all(hints) else self._set_qos(name)
+            return self._of_qos(name, path, "wrong", message, hint)
+        message, preemption = "its limits allow the limits of the profile", self._preemption(name)
+        if preemption and preemption.qos:
+            message += f"; {preemption}"
+        return self._of_qos(name, path, "ok", message)
+
+    def _excesses(self, name: str | None, given: QosFields) -> Iterator[tuple[str, str]]:
+        """Yield each limit of the profile that exceeds the limit in Slurm, with a hint, or "" if no field helps."""
+        nodes, limit = self._most_nodes(given.max_nodes), self._longest(given.max_time)
+        # `limits` reports those of the partition.
+        bounds = {of: bound for of, bound in self._bounds(name).items() if bound.source != self._partition_source}
+
+        def excess(what: str, bound: Bound, text: object) -> str:
+            source = "" if bound.source.startswith("QOS ") else f" ({bound.source})"
+            return f"jobs may {what}, Slurm's limit is {text}{source}"
+
+        if (bound := bounds.get("node")) and nodes > bound.value:
+            yield excess(f"have {counted(nodes, 'node')}", bound, bound.value), f"max_nodes: {bound.value}"
+            nodes = bound.value
         per_node = self.cluster.hardware.gpus_per_node
-        gpus = min(gpus or nodes * per_node, nodes * per_node)
-        most = self.site.limit("max_gpus", self.job_partition, given.name)
-        if most is not None and gpus > most:
-            hint = f"max_gpus: {most}" if given.max_gpus else f"max_nodes: {max(most // per_node, 1)}"
-            yield f"jobs may have {counted(gpus, 'GPU')}, Slurm's limit is {most}", hint
-        most = self.site.limit("max_wall_s", self.job_partition, given.name)
-        if most is not None and time_limit_s(limit) > most:
+        gpus = min(given.max_gpus or nodes * per_node, nodes * per_node)
+        bound = bounds.get("gres/gpu") if self.slurm.gpu_request != "none" else None
+        if bound and gpus > bound.value:
+            hint = f"max_gpus: {bound.value}" if given.max_gpus else f"max_nodes: {bound.value // per_node}"
+            if bound.value < per_node and not given.max_gpus:
+                hint = f"qos: [{{name: {name}, max_gpus: {bound.value}}}]" if name else ""
+            yield excess(f"have {counted(gpus, 'GPU')}", bound, bound.value), hint
+        if bound and bound.value < per_node and self.slurm.exclusive:
+            hint = "" if self.job_partition and self.job_partition.is_exclusive else "exclusive: false"
+            yield excess(f"have all {per_node} GPUs of a node (exclusive)", bound, bound.value), hint
+        if (bound := bounds.get("wall")) and time_limit_s(limit) > bound.value:
             field = "max_time" if given.max_time or self.slurm.max_time else "time_limit"
-            longest = format_time_limit(most)
-            yield f"jobs may take {limit}, Slurm's limit is {longest}", f"{field}: {longest}"
+            longest = format_time_limit(bound.value)
+            yield excess(f"take {limit}", bound, longest), f"{field}: {longest}"
+
+    @property
+    def _partition_source(self) -> str:
+        return f"partition {self.job_partition.name}" if self.job_partition else ""
 
 
 def _count(node: NodeKind, kind: str | None) -> int:
-    return sum(gres.count for gres in node.gres if gres.name == "gpu" and kind in (None, gres.kind))
+    return sum(gres.count for gres in node.gpus if kind in (None, gres.kind))
 
 
 def _your_accounts(mine: tuple[Association, ...]) -> str:

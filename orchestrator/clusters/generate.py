@@ -13,14 +13,13 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import get_args
 
-from orchestrator.clusters.machine import GPUS
+from orchestrator.clusters.machine import GPUS, named_gpu
 from orchestrator.clusters.profile import Architecture
 from orchestrator.config.yaml import scalar
 from orchestrator.slurm.notation import format_time_limit
-from orchestrator.slurm.site import Choice, NodeKind, Partition, Qos, Site, choose
+from orchestrator.slurm.site import Bound, Choice, NodeKind, Partition, Qos, Site, choose, normalized, ranked
 from orchestrator.text import counted, printable_line
 
-_GPU_NAMES = [name for name, facts in GPUS.items() if facts.peak_tflops]
 _NODES, _PARTITIONS, _CONFIG = "scontrol show node", "scontrol show partition", "scontrol show config"
 _ACCOUNTS, _QOS = "sacctmgr show user withassoc", "sacctmgr show qos"
 
@@ -29,7 +28,6 @@ _TIME_LIMIT_S, _MAX_RUNNING = 1800, 4
 """Defaults if the site has none: half an hour, and the default of the profile."""
 
 _PLAIN = re.compile(r"[A-Za-z_]([A-Za-z0-9_.,/ -]*[A-Za-z0-9_])?")
-_SLICE = re.compile(r"\dg\.\d+gb")
 _OTHER_FORM = re.compile(r"\b(pcie|nvl)\b")
 _MEMORY = re.compile(r"\b(\d{2,3}) ?gb?\b")
 _ONE_MEMORY = {"H200": 141}  # NVIDIA's data sheet, SXM and NVL; other GPUs have several memory sizes
@@ -91,7 +89,9 @@ def _hardware(choice: Choice) -> Iterator[str]:
 def _gpus(kind: NodeKind) -> Iterator[str]:
     facts = _gpu_facts(kind)
     if kind.gpu is None:
-        yield from _line("gpus_per_node", "1", f"unknown, {_NODES} lists no GPUs; correct this line and the next")
+        slices = ",".join(map(str, kind.slices))
+        reason = f"only MIG slices ({slices}), and a job cannot use two" if slices else "no GPUs"
+        yield from _line("gpus_per_node", "1", f"unknown, {_NODES} lists {reason}; correct this line and the next")
         yield from _line("gpu", "<the GPU of these nodes, as nvidia-smi names it, once gpus_per_node is right>")
     else:
         yield from _line("gpus_per_node", str(kind.gpu.count), f"{_NODES}: Gres={kind.gpu}")
@@ -130,20 +130,46 @@ def _slurm(choice: Choice) -> Iterator[str]:
     yield from _account(choice)
     state = "" if partition.is_up else "not up, "
     facts = f"{'the default, ' if partition.is_default else ''}{state}{_described(partition)}"
-    yield from _line("partition", _yaml(partition.name), f"{_PARTITIONS}: {facts}")
-    for other in site.partitions:
-        if other.name != partition.name:
-            yield from _remark(f"another: {other.name}, {'' if other.is_up else 'not up, '}{_described(other)}")
+    yield from _warnings(choice)
+    yield from _line("partition", _yaml(partition.name), f"{_PARTITIONS}: {facts}; {_use(choice)}")
+    for other in ranked(site):
+        if other.partition.name != partition.name:
+            yield from _remark(f"another: {other.partition.name}, {_described(other.partition)}; {_use(other)}")
     yield from _qos(choice)
     yield from _constraint(choice)
     if site.reservations:
         yield from _remark(f"reservation: scontrol show reservation lists {', '.join(site.reservations)}")
     yield from _time_limit(choice)
     yield from _resources(choice)
-    running = choice.limit("max_jobs") or _MAX_RUNNING
-    source = f"{_QOS}: MaxJobsPU" if running < _MAX_RUNNING else "repro's default: running jobs of one array"
-    yield from _line("max_running", str(min(running, _MAX_RUNNING)), source)
+    running, source = choice.bounds.get("jobs", Bound(_MAX_RUNNING, ""))
+    if not 0 < running < _MAX_RUNNING:
+        yield from _line("max_running", str(_MAX_RUNNING), "repro's default: running jobs of one array")
+    else:
+        yield from _line("max_running", str(running), f"sacctmgr: {source} allows {counted(running, 'running job')}")
     yield from _mpi(site)
+
+
+def _warnings(choice: Choice) -> Iterator[str]:
+    """Yield what keeps jobs out of the chosen partition, or ends them early."""
+    if choice.obstacle:
+        yield from _remark(f"Warning: your jobs cannot run in this partition: {choice.obstacle}.")
+    elif not choice.has_whole_nodes:
+        yield from _remark(f"Warning: your jobs cannot have all GPUs of a node here, only {choice.largest}.")
+    if choice.kind.gpu is None and any(part.gpu_nodes for part in choice.site.partitions):
+        yield from _remark(
+            "Warning: your jobs cannot have GPUs here. The comments on other partitions have the reasons."
+        )
+    if choice.is_preemptible:
+        yield from _remark(f"Warning: your jobs here are {choice.preemption}: Slurm can stop them.")
+
+
+def _use(choice: Choice) -> str:
+    """Return what the user can use of a partition."""
+    if choice.obstacle:
+        return f"not for you: {choice.obstacle}"
+    size = counted(choice.largest, "GPU" if choice.kind.gpu else "node")
+    is_worth_it = choice.preemption and (choice.is_preemptible or choice.preemption.partitions)
+    return f"{size} for a job of yours{f', {choice.preemption}' if is_worth_it else ''}"
 
 
 def _account(choice: Choice) -> Iterator[str]:
@@ -152,7 +178,8 @@ def _account(choice: Choice) -> Iterator[str]:
         facts = f"your {'default ' if link.is_default else ''}account{_also(choice.accounts, link.account)}"
         yield from _line("account", _yaml(link.account), f"{_ACCOUNTS}: {facts}")
     elif choice.accounts:
-        yield from _line("account", "<one of your Slurm accounts>", f"{_ACCOUNTS}: {', '.join(choice.accounts)}")
+        usable = ", ".join(choice.usable_accounts or choice.accounts)
+        yield from _line("account", "<one of your Slurm accounts>", f"{_ACCOUNTS}: {usable}")
     elif site.associations or (site.associations is not None and site.enforces_accounts):
         source = f"{_ACCOUNTS}: no account that this partition accepts"
         yield from _line("account", "<a Slurm account that this partition accepts>", source)
@@ -166,9 +193,15 @@ def _account(choice: Choice) -> Iterator[str]:
 def _qos(choice: Choice) -> Iterator[str]:
     name, allowed = choice.qos, choice.allowed_qos
     if name is not None:
-        limits = choice.site.qos_named(name)
+        limits, preemption = choice.site.qos_named(name), choice.preemption
         shown_limits = f"; {_QOS}: {_limits(limits)}" if limits else ""
-        yield from _line("qos", _yaml(name), f"{_ACCOUNTS}: your QOS{_also(allowed, name)}{shown_limits}")
+        if preemption and preemption.qos:
+            shown_limits += f"; {preemption}"
+        value = _yaml(name)
+        if choice.kind.gpu and choice.largest and not choice.has_whole_nodes:
+            value = f"[{{name: {value}, max_gpus: {choice.largest}}}]"
+            shown_limits += f"; {choice.bounds['gres/gpu'].source} allows {counted(choice.largest, 'GPU')}"
+        yield from _line("qos", value, f"{_ACCOUNTS}: your QOS{_also(allowed, name)}{shown_limits}")
     elif choice.needs_qos:
         partition, yours = choice.partition, ",".join(allowed) or "none"
         accepted = "all" if partition.allow_qos is None else ",".join(sorted(partition.allow_qos))
@@ -207,9 +240,15 @@ def _resources(choice: Choice) -> Iterator[str]:
     settings, gpu = choice.site.settings, choice.kind.gpu
     reported = f"{_PARTITIONS}: OverSubscribe=EXCLUSIVE"
     source = reported if choice.partition.is_exclusive else "repro's default: no other jobs on the nodes"
-    yield from _line("exclusive", "true", source)
+    is_shared = choice.largest and not choice.has_whole_nodes and not choice.partition.is_exclusive
+    if is_shared:
+        yield from _line("exclusive", "false", f"{_QOS}: its limit of GPUs is below a node")
+    else:
+        yield from _line("exclusive", "true", source)
     select, parameters = settings.get("SelectType", "unknown"), settings.get("SelectTypeParameters", "")
-    if "MEMORY" in parameters.upper():
+    if "MEMORY" in parameters.upper() and is_shared:
+        yield from _remark("mem: Slurm's default, because jobs share their nodes")
+    elif "MEMORY" in parameters.upper():
         yield from _line("mem", '"0"', f"all memory of a node, {_CONFIG}: SelectTypeParameters={parameters}")
     if gpu is None:
         yield from _line("gpu_request", "none", f"{_NODES} lists no GPUs")
@@ -266,48 +305,38 @@ def _gpu_facts(kind: NodeKind) -> _GpuFacts | None:
     if kind.gpu is None:
         return None
     texts = [kind.gpu.kind] if kind.gpu.kind else sorted(kind.features)
-    # A MIG slice is not a whole GPU. The peaks in GPUS are those of the SXM form.
-    if any(_SLICE.search(text.lower()) for text in texts):
-        return None
-    names = {text: name for text in texts if (name := _gpu_name(text))}
+    # The peaks in GPUS are those of the SXM form.
+    names = {text: name for text in texts if (name := named_gpu(text))}
     if len(set(names.values())) != 1:
         return None
     text, name = next(iter(names.items()))
-    if any(_OTHER_FORM.search(_normalized(text)) for text in texts) and not _OTHER_FORM.search(_normalized(name)):
+    if any(_OTHER_FORM.search(normalized(text)) for text in texts) and not _OTHER_FORM.search(normalized(name)):
         return None
     # The size in the name of a GH200 is the memory of its CPU.
-    sizes = {int(size) for text in names for size in _MEMORY.findall(_normalized(text)) if name != "GH200"}
+    sizes = {int(size) for text in names for size in _MEMORY.findall(normalized(text)) if name != "GH200"}
     memory_gb = sizes.pop() if len(sizes) == 1 else _ONE_MEMORY.get(name)
     return _GpuFacts(name, memory_gb, f"Gres={kind.gpu}" if kind.gpu.kind else f"feature {text}")
 
 
-def _gpu_name(text: str) -> str | None:
-    """Return the GPU in `GPUS` that a GRES type or a feature names."""
-    return next((name for name in _GPU_NAMES if re.search(rf"\b{_normalized(name)}\b", _normalized(text))), None)
-
-
-def _normalized(text: str) -> str:
-    """Return a name with spaces as separators: `nvidia a100 sxm4 80gb` for `nvidia_a100-sxm4-80gb`."""
-    return re.sub(r"[^a-z0-9]+", " ", text.lower())
-
-
 def _described(partition: Partition) -> str:
     gpus = [f"{kind.count} with {kind.gpu}" for kind in partition.kinds if kind.gpu]
+    gpus += [f"{kind.count} with MIG slices" for kind in partition.kinds if kind.slices and not kind.gpu]
     limits = [f"jobs of {partition.max_nodes}"] if partition.max_nodes else []
     limits += [f"up to {format_time_limit(partition.max_time_s)}"] if partition.max_time_s else []
     return ", ".join([counted(partition.nodes, "node"), *gpus, *limits])
 
 
 def _limits(qos: Qos) -> str:
-    limits = {
-        "nodes of a job": qos.max_nodes,
-        "GPUs of a job": qos.max_gpus,
-        "running jobs": qos.max_jobs,
-        "jobs in the queue": qos.max_submit_jobs,
-    }
-    texts = [f"{limit} {what}" for what, limit in limits.items() if limit is not None]
-    texts += [f"up to {format_time_limit(qos.max_wall_s)}"] if qos.max_wall_s else []
-    return ", ".join(texts) or "no limits"
+    what = {"node": "node", "gres/gpu": "GPU", "jobs": "running job", "queue": "queued job"}
+    texts = []
+    for key, limit in qos.limits.items():
+        scope, _, resource = key.partition(" ")
+        if resource == "wall":
+            texts.append(f"up to {format_time_limit(limit)}")
+        elif resource in what or resource.startswith("gres/gpu:"):
+            noun = what.get(resource) or f"{resource.removeprefix('gres/gpu:')} GPU"
+            texts.append(f"{counted(limit, noun)} per {scope}")
+    return ", ".join(sorted(texts)) or "no limits"
 
 
 def _also(names: Iterable[str], but: str) -> str:

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from orchestrator.config.model import Hardware
+from orchestrator.slurm.site import normalized
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +49,20 @@ H100 PCIe are those of H200 and H100."""
 def gpu_facts(gpu: str | None) -> GpuFacts | None:
     """Return the facts of a GPU by the name that its driver uses; None if the table has no such GPU."""
     return next((facts for part, facts in GPUS.items() if part in (gpu or "")), None)
+
+
+_MODEL = re.compile(r"\b(g?[bh][123]00|g?h200|h20|h800|[av]100|a800|a30|a40|a10|a16|p100|l4|l40s?|t4|mi\d{3}[ax]?)\b")
+
+
+def gpu_models(text: str) -> set[str]:
+    """Return the data centre GPUs that a text names, in small letters: `{"a100"}` for `nvidia_a100-sxm4-80gb`."""
+    return set(_MODEL.findall(normalized(text)))
+
+
+def named_gpu(text: str) -> str | None:
+    """Return the GPU in `GPUS` that a GRES type or a feature names; None if it names none with peaks."""
+    names = (name for name, facts in GPUS.items() if facts.peak_tflops)
+    return next((name for name in names if re.search(rf"\b{normalized(name)}\b", normalized(text))), None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,77 +2,151 @@
 
 from __future__ import annotations
 
+import grp
+import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
+from functools import cached_property
+from typing import NamedTuple, TypeVar
 
 from orchestrator.errors import Problem, ReproError, Unreachable, names_hint
 from orchestrator.slurm.command import AccountingUnreachable, CommandResult, checked, read_settings, run_slurm
 from orchestrator.slurm.notation import parse_time_limit
+from orchestrator.text import counted
 
-ASSOCIATION_FIELDS = ("DefaultAccount", "Account", "Partition", "QOS", "DefaultQOS")
-QOS_FIELDS = ("Name", "MaxWall", "MaxTRES", "MaxTRESPU", "GrpTRES", "MaxJobsPU", "MaxSubmitJobsPU")
+_SCOPES = {
+    "MaxWall": "job wall",
+    "MaxTRES": "job",
+    "MaxTRESPU": "user",
+    "MaxTRESPA": "account",
+    "GrpTRES": "group",
+    "MaxJobsPU": "user jobs",
+    "MaxJobs": "user jobs",
+    "GrpJobs": "group jobs",
+    "MaxSubmitJobsPU": "user queue",
+    "MaxSubmitJobs": "user queue",
+    "GrpSubmitJobs": "group queue",
+}
+"""Scopes of limits by field of sacctmgr. Fields with one scope limit the same, for a QOS and for an association."""
+
+_GROUP_LIMITS = ("GrpTRES", "GrpJobs", "GrpSubmitJobs")
+ASSOCIATION_FIELDS = (
+    *("DefaultAccount", "Account", "Partition", "QOS", "DefaultQOS"),
+    *("MaxWall", "MaxTRES", "MaxJobs", "MaxSubmitJobs", *_GROUP_LIMITS),
+)
+ACCOUNT_FIELDS = ("Account", "ParentName", "User", *_GROUP_LIMITS)
+"""Other limits of an account are those of its users, unless they have their own. sacctmgr does this."""
+QOS_FIELDS = (
+    *("Name", "MaxWall", "MaxTRES", "MaxTRESPU", "GrpTRES", "MaxJobsPU", "MaxSubmitJobsPU"),
+    *("Flags", "Preempt", "PreemptMode", "MaxTRESPA", "GrpJobs", "GrpSubmitJobs"),
+)
+
+Limits = Mapping[str, int]
+"""Limits by scope and resource: `job gres/gpu`, `group gres/gpu:a100`, `user jobs`, `job wall` (s). 0: none at all."""
 
 
 @dataclass(frozen=True, slots=True)
 class Association:
-    """Account that the user may use. `partition` is None if it applies to all partitions."""
+    """Account that the user may use. `partition` is None if it applies to all partitions.
+
+    `limits` include those of the account and the accounts above it.
+    """
 
     account: str
     qos: tuple[str, ...] = ()
     default_qos: str | None = None
     partition: str | None = None
     is_default: bool = False
+    limits: Limits = field(default_factory=dict)
+
+    @property
+    def usual_qos(self) -> str | None:
+        """Return the QOS of jobs that request none; None if it is that of the cluster."""
+        return self.default_qos or (self.qos[0] if len(self.qos) == 1 else None)
 
 
 @dataclass(frozen=True, slots=True)
 class Qos:
-    """Quality of service and its limits; None where there is no limit.
+    """Quality of service. Its jobs preempt those of the QOS in `preempts`.
 
-    `max_nodes` and `max_gpus` are the largest numbers for one job: the least of the limits for a job, for a user and
-    for all jobs together. A limit on one type of GPU is left out. `max_jobs` is the number of running jobs of one user,
-    `max_submit_jobs` that of jobs in the queue; each task of an array counts.
+    `preempt_mode` is the mode in which its own jobs are preempted; None if it is that of the cluster.
     """
 
     name: str
-    max_wall_s: int | None = None
-    max_nodes: int | None = None
-    max_gpus: int | None = None
-    max_jobs: int | None = None
-    max_submit_jobs: int | None = None
+    limits: Limits = field(default_factory=dict)
+    flags: frozenset[str] = frozenset()
+    preempts: frozenset[str] = frozenset()
+    preempt_mode: str | None = None
 
 
 def parse_associations(stdout: str) -> tuple[Association, ...]:
     """Parse `sacctmgr --noheader --parsable2 show user ... withassoc` with ASSOCIATION_FIELDS."""
     return tuple(
-        Association(account, names(qos), default_qos or None, partition or None, account == default_account)
-        for default_account, account, partition, qos, default_qos in _rows(stdout, len(ASSOCIATION_FIELDS))
-        if account
+        Association(
+            row["Account"],
+            names(row["QOS"]),
+            row["DefaultQOS"] or None,
+            row["Partition"] or None,
+            row["Account"] == row["DefaultAccount"],
+            _limits(row),
+        )
+        for row in _rows(stdout, ASSOCIATION_FIELDS, least=5)
+        if row["Account"]
     )
+
+
+def parse_accounts(stdout: str) -> Mapping[str, Limits]:
+    """Parse `sacctmgr ... show association` with ACCOUNT_FIELDS: the limits of each account and of those above it."""
+    rows = {row["Account"]: row for row in _rows(stdout, ACCOUNT_FIELDS) if not row["User"]}
+
+    def limits(account: str, below: tuple[str, ...] = ()) -> Limits:
+        row = rows.get(account)
+        if row is None or account in below:
+            return {}
+        return _tightest(_limits(row), limits(row["ParentName"], (*below, account)))
+
+    return {account: limits(account) for account in rows}
 
 
 def parse_qos(stdout: str) -> tuple[Qos, ...]:
     """Parse `sacctmgr --noheader --parsable2 show qos` with QOS_FIELDS."""
-    parsed = []
-    for name, wall, job, user, group, running, submitted in _rows(stdout, len(QOS_FIELDS)):
-        if name:
-            limits = [part.split("=") for text in (job, user, group) for part in text.split(",") if "=" in part]
-            counts = [(what.strip(), value) for what, count in limits if (value := number(count)) is not None]
-            nodes, gpus = (
-                min((value for what, value in counts if what == limited), default=None)
-                for limited in ("node", "gres/gpu")
-            )
-            parsed.append(Qos(name, parse_time_limit(wall), nodes, gpus, number(running), number(submitted)))
-    return tuple(parsed)
+    return tuple(
+        Qos(
+            row["Name"],
+            _limits(row),
+            frozenset(names(row["Flags"])),
+            frozenset(names(row["Preempt"])),
+            mode.upper() if (mode := row["PreemptMode"]) not in ("", "cluster") else None,
+        )
+        for row in _rows(stdout, QOS_FIELDS, least=7)
+        if row["Name"]
+    )
 
 
-def _rows(stdout: str, width: int) -> Iterator[list[str]]:
+def _limits(row: Mapping[str, str]) -> Limits:
+    limits = {}
+    for name in _SCOPES.keys() & row.keys():
+        for part in row[name].lower().split(","):
+            resource, _, text = part.rpartition("=")
+            value = parse_time_limit(text) if name == "MaxWall" else number(text)
+            if value is not None:
+                limits[f"{_SCOPES[name]} {resource.strip()}".strip()] = value
+    return limits
+
+
+def _tightest(*several: Limits) -> Limits:
+    return {key: min(limits[key] for limits in several if key in limits) for limits in several for key in limits}
+
+
+def _rows(stdout: str, fields: Sequence[str], least: int | None = None) -> Iterator[dict[str, str]]:
+    """Yield the rows of sacctmgr by field. Rows with only the first fields are accepted, from `least` fields on."""
     for line in stdout.splitlines():
-        row = [field.strip() for field in line.split("|")]
-        if len(row) == width:
-            yield row
+        row = [cell.strip() for cell in line.split("|")]
+        if (least or len(fields)) <= len(row) <= len(fields):
+            yield dict.fromkeys(fields, "") | dict(zip(fields, row, strict=False))
 
 
 _GRES_PART = re.compile(r"(?:\([^)]*\)?|[^,(])+")  # `(S:0,2)` contains a comma, too
@@ -95,7 +169,39 @@ class Gres:
         return other.name == self.name and other.count >= self.count and self.kind in (None, other.kind)
 
 
-@dataclass(frozen=True, slots=True)
+_SLICE = re.compile(r"(?<!no)(?<!no )mig(?!r)|slice|vgpu|\bgrid\b|\b\d ?of ?\d\b|\b[1-7]g(?![a-z])")
+_SIZE = re.compile(r"\b(\d{1,3}(?= ?gb?\b)|\d{2,3}$)")
+_LEAST_GB = {
+    24: ("a30",),
+    40: ("a100", "a800"),
+    64: ("h100",),
+    80: ("h800",),
+    90: ("h20", "gh200"),
+    100: ("h200",),
+    150: ("b100", "b200", "gb200", "b300", "gb300"),
+}
+"""GPUs that NVIDIA's MIG can divide, by their smallest memory in GB. A smaller size in a name is that of a slice."""
+
+
+def normalized(text: str) -> str:
+    """Return a name with spaces as separators: `nvidia a100 sxm4 80gb` for `nvidia_a100-sxm4-80gb`."""
+    return re.sub(r"[^a-z0-9]+", " ", text.lower()).strip()
+
+
+def _has_small_memory(name: str) -> bool:
+    sizes = [int(size) for size in _SIZE.findall(name)]
+    return any(
+        size < least and model in name.split() for least in _LEAST_GB for model in _LEAST_GB[least] for size in sizes
+    )
+
+
+def is_slice(text: str) -> bool:
+    """Return whether a GRES type or a feature names a MIG slice: `a100_3g.20gb`, `a100_10g`, `a100mig`."""
+    name = normalized(text)
+    return _SLICE.search(name) is not None or _has_small_memory(name)
+
+
+@dataclass(frozen=True)
 class NodeKind:
     """Number of equal nodes, and what each has. `cpus` is the number for jobs: hardware threads if Slurm counts these.
 
@@ -109,11 +215,30 @@ class NodeKind:
     features: frozenset[str] = frozenset()
     architecture: str | None = None
 
+    @cached_property
+    def gpus(self) -> tuple[Gres, ...]:
+        """Return the GPUs of a node by type, without MIG slices: NCCL does not connect slices."""
+        gpus = [gres for gres in self.gres if gres.name == "gpu" and gres.count]
+        # A site that names slices by their size alone also has a slice of half the memory, `a100_40g`.
+        sizes_only = any(_has_small_memory(normalized(gres.kind)) for gres in gpus if gres.kind)
+        return tuple(gres for gres in gpus if not self._is_sliced(gres, sizes_only))
+
     @property
     def gpu(self) -> Gres | None:
         """Return the GPUs of a node: the most frequent type."""
-        gpus = [gres for gres in self.gres if gres.name == "gpu" and gres.count]
-        return max(gpus, key=lambda gres: gres.count, default=None)
+        return max(self.gpus, key=lambda gres: gres.count, default=None)
+
+    @property
+    def slices(self) -> tuple[Gres, ...]:
+        """Return the MIG slices of a node."""
+        return tuple(gres for gres in self.gres if gres.name == "gpu" and gres.count and gres not in self.gpus)
+
+    def _is_sliced(self, gres: Gres, sizes_only: bool) -> bool:
+        if gres.kind is None:
+            return any(map(is_slice, self.features))
+        name = normalized(gres.kind)
+        has_size = sizes_only and _SIZE.search(name) is not None and "sxm" not in name and "pcie" not in name
+        return has_size or is_slice(gres.kind)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +247,9 @@ class Partition:
 
     `nodes` is the number of all nodes, including those that are down. `qos` is that of the partition; its limits take
     precedence over those of a job's QOS. `is_exclusive`: jobs always get whole nodes. `kinds` begins with the most
-    frequent kind, and is empty if Slurm does not show nodes to the user.
+    frequent kind, and is empty if Slurm does not show nodes to the user. `allow_groups` is empty if only root may use
+    the partition. `preempt_mode` is None if it is off; a partition without its own mode has that of the cluster.
+    `neighbors` are the partitions with common nodes; None if unknown.
     """
 
     name: str
@@ -139,11 +266,21 @@ class Partition:
     qos: str | None = None
     is_exclusive: bool = False
     kinds: tuple[NodeKind, ...] = ()
+    allow_groups: frozenset[str] | None = None
+    needs_reservation: bool = False
+    preempt_mode: str | None = None
+    priority_tier: int = 1
+    neighbors: frozenset[str] | None = None
 
     @property
     def gpu_nodes(self) -> int:
         """Return the number of nodes with GPUs."""
         return sum(kind.count for kind in self.kinds if kind.gpu)
+
+    @property
+    def owners(self) -> str:
+        """Return the groups whose users may use the partition."""
+        return f"the groups {', '.join(sorted(self.allow_groups))}" if self.allow_groups else "root"
 
     def takes_account(self, account: str) -> bool:
         """Return whether jobs of this account may run in the partition."""
@@ -175,10 +312,16 @@ def parse_gres(text: str) -> tuple[Gres, ...]:
 def parse_partitions(partitions: str, nodes: str) -> tuple[Partition, ...]:
     """Parse `scontrol --oneliner show partition` and `show node`, in Slurm's order."""
     members: dict[str, list[NodeKind]] = {}
+    neighbors: dict[str, set[str]] = {}
     for record in records(nodes, "NodeName"):
-        for name in names(record.get("Partitions", "")):
+        of_node = names(record.get("Partitions", ""))
+        for name in of_node:
             members.setdefault(name, []).append(_node(record))
-    return tuple(_partition(record, members) for record in records(partitions, "PartitionName"))
+            neighbors.setdefault(name, set()).update(of_node)
+    parsed = (_partition(record, members) for record in records(partitions, "PartitionName"))
+    return tuple(
+        replace(part, neighbors=frozenset(neighbors[part.name])) if part.name in neighbors else part for part in parsed
+    )
 
 
 def parse_node_names(nodes: str) -> dict[str, frozenset[str]]:
@@ -194,6 +337,7 @@ def _partition(record: dict[str, str], members: dict[str, list[NodeKind]]) -> Pa
     name = record["PartitionName"]
     kinds = _alike(members.get(name, []))
     own_qos = names(record.get("QoS", ""))
+    is_for_root, mode = record.get("RootOnly") == "YES", record.get("PreemptMode", "OFF")
     return Partition(
         name=name,
         is_default=record.get("Default") == "YES",
@@ -209,6 +353,10 @@ def _partition(record: dict[str, str], members: dict[str, list[NodeKind]]) -> Pa
         qos=own_qos[0] if own_qos else None,
         is_exclusive=record.get("OverSubscribe") == "EXCLUSIVE",
         kinds=kinds,
+        allow_groups=frozenset() if is_for_root else _allowed(record.get("AllowGroups", "ALL")),
+        needs_reservation=record.get("ReqResv") == "YES",
+        preempt_mode=mode if mode not in ("OFF", "GANG") else None,
+        priority_tier=number(record.get("PriorityTier", "")) or 0,
     )
 
 
@@ -343,12 +491,36 @@ _SILENT = ("--oneliner", "--noheader", "--parsable2")
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
+class Bound(NamedTuple):
+    """Limit of a job, and the QOS, account or partition that sets it: `QOS gpu`."""
+
+    value: int
+    source: str
+
+
+class Preemption(NamedTuple):
+    """Mode in which Slurm stops jobs for those of other QOS or partitions: REQUEUE, CANCEL or SUSPEND.
+
+    `is_own`: the site sets the mode for this QOS or partition. Otherwise it is that of the cluster.
+    """
+
+    mode: str
+    qos: tuple[str, ...] = ()
+    partitions: tuple[str, ...] = ()
+    is_own: bool = False
+
+    def __str__(self) -> str:
+        others = [f"{what} {', '.join(of)}" for what, of in (("QOS", self.qos), ("partition", self.partitions)) if of]
+        return f"preemptible by jobs of {others[0] if others else 'other partitions'} (PreemptMode={self.mode})"
+
+
+@dataclass(frozen=True)
 class Site:
     """Facts of a Slurm site as one user sees them.
 
     `associations` are those of the user, `qos` those of the site; None, with a complaint, if accounting is
     not reachable. `settings` are those of `scontrol show config`. `mpi_kinds` are the values of `srun --mpi`.
+    `groups` are the Unix groups of the user; None if unknown, and for root, whom every partition accepts.
     """
 
     user: str
@@ -362,6 +534,7 @@ class Site:
     settings: Mapping[str, str] = field(default_factory=dict)
     reservations: tuple[str, ...] = ()
     complaints: tuple[str, ...] = ()
+    groups: frozenset[str] | None = None
 
     def partition(self, name: str) -> Partition | None:
         """Return the partition of this name."""
@@ -369,15 +542,86 @@ class Site:
 
     def qos_named(self, name: str | None) -> Qos | None:
         """Return the QOS of this name."""
-        return next((qos for qos in self.qos or () if qos.name == name), None)
+        return self._qos_by_name.get(name or "")
 
-    def limit(self, name: str, partition: Partition | None, qos: str | None) -> int | None:
-        """Return the limit in effect, a field of `Qos`: that of the partition's QOS, else that of the job's QOS.
+    @cached_property
+    def _qos_by_name(self) -> dict[str, Qos]:
+        return {qos.name: qos for qos in self.qos or ()}
 
-        This is Slurm's order (Resource Limits, "Hierarchy"), except for a QOS with the flag OverPartQOS.
+    @cached_property
+    def _preempting(self) -> dict[str, tuple[str, ...]]:
+        """QOS whose jobs preempt those of a QOS."""
+        preempted = sorted({name for qos in self.qos or () for name in qos.preempts})
+        return {name: tuple(qos.name for qos in self.qos or () if name in qos.preempts) for name in preempted}
+
+    def bounds(
+        self, partition: Partition | None, qos: str | None, link: Association | None, gpu_type: str | None = None
+    ) -> dict[str, Bound]:
+        """Return the limits of a job by resource: `node`, `gres/gpu`, `jobs`, `queue` and `wall` (s).
+
+        Slurm's order for each limit (Resource Limits, "Hierarchy"): the QOS of the partition, the QOS of the job, the
+        association. A job's QOS with the flag OverPartQOS comes first. The partition's own limits always apply, unless
+        a QOS has a flag against it. A limit of GPUs of the type `gpu_type` counts as one of GPUs.
         """
-        both = filter(None, (self.qos_named(partition.qos if partition else None), self.qos_named(qos)))
-        return next((value for of in both if (value := getattr(of, name)) is not None), None)
+        order = [(f"QOS {of.name}", of.limits) for of in self._qos_in_order(partition, qos)]
+        if link:
+            order.append((f"account {link.account}", link.limits))
+        first: dict[str, Bound] = {}
+        for source, limits in reversed(order if self._enforces_limits else []):
+            first |= {key: Bound(value, source) for key, value in limits.items()}
+        if partition:
+            first |= {
+                f"partition {resource}": Bound(value, f"partition {partition.name}")
+                for resource, value in self.partition_limits(partition, qos).items()
+            }
+        least: dict[str, Bound] = {}
+        for key, bound in first.items():
+            resource = key.partition(" ")[2]
+            if gpu_type and resource == f"gres/gpu:{gpu_type.lower()}":
+                resource = "gres/gpu"
+            least[resource] = min(bound, least.get(resource, bound))
+        return least
+
+    def partition_limits(self, partition: Partition, qos: str | None) -> Limits:
+        """Return MaxNodes and MaxTime of a partition, as `node` and `wall`, unless a QOS of the job overrides them."""
+        flags = {flag for of in self._qos_in_order(partition, qos) for flag in of.flags}
+        own = {
+            "node": None if "PartitionMaxNodes" in flags else partition.max_nodes,
+            "wall": None if "PartitionTimeLimit" in flags else partition.max_time_s,
+        }
+        return {resource: value for resource, value in own.items() if value is not None}
+
+    def _qos_in_order(self, partition: Partition | None, qos: str | None) -> list[Qos]:
+        both = [of for of in (self.qos_named(partition.qos if partition else None), self.qos_named(qos)) if of]
+        return both[::-1] if both and "OverPartQOS" in both[-1].flags else both
+
+    def preemption(self, partition: Partition, qos: str | None) -> Preemption | None:
+        """Return how Slurm can stop jobs for other jobs; None if it does not.
+
+        A partition with PreemptMode=OFF tells that the mode of the others is their own, also if their tiers are equal.
+        """
+        kind, own = self.settings.get("PreemptType", "preempt/partition_prio"), self.qos_named(qos)
+        if kind == "preempt/qos" and self._preempting:
+            stronger = self._preempting.get(qos or "", ())
+            mode = (own and own.preempt_mode) or self.settings.get("PreemptMode", "OFF")
+            is_stopped = own and stronger and mode not in ("OFF", "GANG")
+            return Preemption(mode, stronger, is_own=bool(own and own.preempt_mode)) if is_stopped else None
+        higher = tuple(
+            other.name
+            for other in self.partitions
+            if kind == "preempt/partition_prio"
+            and other.priority_tier > partition.priority_tier
+            and (partition.neighbors is None or other.name in partition.neighbors)
+        )
+        is_own = any(other.preempt_mode is None for other in self.partitions)
+        if partition.preempt_mode is None or not (higher or is_own):
+            return None
+        return Preemption(partition.preempt_mode, partitions=higher, is_own=is_own)
+
+    def takes_groups(self, partition: Partition) -> bool:
+        """Return whether the partition accepts a group of the user, or the groups are not known."""
+        allowed = partition.allow_groups
+        return allowed is None or self.groups is None or bool(allowed & self.groups)
 
     def associations_for(self, partition: str | None) -> list[Association]:
         """Return the associations for a partition (None: for all). Slurm uses the one for the partition first."""
@@ -387,8 +631,16 @@ class Site:
     @property
     def enforces_accounts(self) -> bool:
         """Return whether Slurm refuses jobs without an account of the user."""
-        flags = {flag.strip().lower() for flag in self.settings.get("AccountingStorageEnforce", "").split(",")}
-        return bool(flags & {"associations", "limits", "qos", "safe", "wckeys", "all"})
+        return bool(self._enforced & {"associations", "limits", "qos", "safe", "wckeys", "all"})
+
+    @property
+    def _enforces_limits(self) -> bool:
+        return not self._enforced or bool(self._enforced & {"limits", "safe", "all"})
+
+    @cached_property
+    def _enforced(self) -> set[str]:
+        """Flags of AccountingStorageEnforce; none if unknown."""
+        return {flag.lower() for flag in names(self.settings.get("AccountingStorageEnforce", ""))}
 
 
 class _Refused(Unreachable):
@@ -396,7 +648,7 @@ class _Refused(Unreachable):
 
 
 def read_site(user: str) -> Site:
-    """Return the facts of the site, from eight commands, with the accounts of `user`.
+    """Return the facts of the site, from nine commands, with the accounts of `user`.
 
     Raise Unreachable if Slurm is not installed or slurmctld does not answer. Accounting that does not answer is a
     complaint. So are nodes, reservations and MPI kinds that Slurm does not show.
@@ -415,9 +667,18 @@ def read_site(user: str) -> Site:
     partitions = _stdout("scontrol", "--oneliner", "show", "partition")
     nodes = if_shown(lambda: _stdout("scontrol", "--oneliner", "show", "node"), "")
     associations_of = ("user", "where", f"name={user}", f"cluster={cluster}", "withassoc")
+    accounts_of = ("association", "where", f"cluster={cluster}", "user=")  # rows of accounts have no user
 
     def accounting(what: Sequence[str], fields: Sequence[str]) -> str:
         return _stdout(*_SACCTMGR, *what, "format=" + ",".join(fields))
+
+    def associations() -> tuple[Association, ...]:
+        mine = parse_associations(accounting(associations_of, ASSOCIATION_FIELDS))
+        if not mine:
+            return mine
+        nothing: Mapping[str, Limits] = {}
+        of_account = if_shown(lambda: parse_accounts(accounting(accounts_of, ACCOUNT_FIELDS)), nothing)
+        return tuple(replace(link, limits=_tightest(link.limits, of_account.get(link.account, {}))) for link in mine)
 
     def mpi_kinds() -> tuple[str, ...]:
         answer = _answer("srun", "--mpi=list")
@@ -432,14 +693,24 @@ def read_site(user: str) -> Site:
         cluster_name=cluster,
         slurm_version=settings.get("SLURM_VERSION", ""),
         partitions=parse_partitions(partitions, nodes),
-        associations=if_shown(lambda: parse_associations(accounting(associations_of, ASSOCIATION_FIELDS)), None),
+        associations=if_shown(associations, None),
         qos=if_shown(lambda: parse_qos(accounting(("qos",), QOS_FIELDS)), None),
         srun=parse_options(_stdout("srun", "--help")),
         mpi_kinds=if_shown(mpi_kinds, ()),
         settings=settings,
         reservations=if_shown(reservations, ()),
         complaints=tuple(dict.fromkeys(complaints)),
+        groups=_groups() if user != "root" else None,
     )
+
+
+def _groups() -> frozenset[str]:
+    """Return the names of the Unix groups of this process."""
+    found = set()
+    for number_of_group in {os.getgid(), *os.getgroups()}:
+        with suppress(KeyError):
+            found.add(grp.getgrgid(number_of_group).gr_name)
+    return frozenset(found)
 
 
 def read_node_names() -> dict[str, frozenset[str]]:
@@ -457,12 +728,12 @@ def _stdout(*argv: str) -> str:
     return _answer(*argv).stdout
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Choice:
     """A partition and one kind of its nodes. The count of `kind` is 0 if Slurm does not show nodes to the user.
 
-    `accounts` are those of the user that the partition accepts. `association` is that of the default account, or of the
-    only account; None if neither is among them.
+    `accounts` are those of the user that the partition accepts. `association` is the one with the largest jobs, the
+    one for this partition or the one of the default account; None if several accounts are equally good.
     """
 
     site: Site
@@ -477,41 +748,128 @@ class Choice:
         own = self.association.qos if self.association else ()
         return tuple(name for name in own if self.partition.takes_qos(name))
 
-    @property
+    @cached_property
     def qos(self) -> str | None:
-        """Return the default QOS of the association if the partition accepts it, else the only accepted QOS."""
-        default, allowed = self.association.default_qos if self.association else None, self.allowed_qos
-        if default is not None and self.partition.takes_qos(default):
-            return default
-        return allowed[0] if len(allowed) == 1 else None
+        """Return the usual QOS of the association if jobs can use it here, else the one that allows the largest jobs.
+
+        None if several allow equally large jobs, and are equally safe from preemption.
+        """
+        usual = self.association.usual_qos if self.association else None
+        ranks = {name: (size, not self._is_stopped_with(name)) for name, size in self._sizes.items()}
+        most = max(ranks.values(), default=(0, True))
+        if usual is not None and self.partition.takes_qos(usual) and (self.largest_with(usual) or not most[0]):
+            return usual
+        best = [name for name, rank in ranks.items() if rank == most]
+        return best[0] if len(best) == 1 else None
 
     @property
     def needs_qos(self) -> bool:
         """Return whether Slurm refuses jobs without a QOS, and the right QOS is not known."""
-        has_default = self.association is not None and self.association.default_qos is not None
+        has_default = self.association is not None and self.association.usual_qos is not None
         return self.qos is None and (has_default or self.partition.allow_qos is not None)
 
-    def limit(self, name: str) -> int | None:
-        """Return the limit that applies to the job, a field of `Qos`."""
-        return self.site.limit(name, self.partition, self.qos)
+    @cached_property
+    def bounds(self) -> dict[str, Bound]:
+        """Return the limits of a job by resource (`Site.bounds`)."""
+        return self._bounds_with(self.qos)
+
+    def _bounds_with(self, qos: str | None) -> dict[str, Bound]:
+        return self.site.bounds(self.partition, qos, self.association, self.kind.gpu.kind if self.kind.gpu else None)
+
+    @cached_property
+    def _sizes(self) -> dict[str, int]:
+        return {name: self.largest_with(name) for name in self.allowed_qos}
+
+    def largest_with(self, qos: str | None) -> int:
+        """Return the largest number of GPUs that a job with this QOS can have; of nodes, if the nodes have no GPUs."""
+        most = {resource: bound.value for resource, bound in self._bounds_with(qos).items()}
+        if 0 in (most.get("jobs"), most.get("queue")):
+            return 0
+        nodes = self.kind.count or self.partition.nodes
+        nodes = min(nodes, most.get("node", nodes))
+        gpus = nodes * self.kind.gpu.count if self.kind.gpu else nodes
+        return min(gpus, most.get("gres/gpu", gpus)) if self.kind.gpu else nodes
+
+    @cached_property
+    def largest(self) -> int:
+        """Return the largest number of GPUs that a job of the user can have; of nodes, if the nodes have no GPUs."""
+        if self.needs_qos:
+            return max(self._sizes.values(), default=0)
+        return self.largest_with(self.qos)
+
+    @property
+    def usable_accounts(self) -> tuple[str, ...]:
+        """Return the accounts whose limits allow jobs here."""
+        links = self.site.associations_for(self.partition.name)
+        usable = (link.account for link in links if replace(self, association=link).largest)
+        return tuple(account for account in dict.fromkeys(usable) if account in self.accounts)
+
+    @property
+    def has_whole_nodes(self) -> bool:
+        """Return whether the limits allow all GPUs of a node."""
+        return self.largest >= (self.kind.gpu.count if self.kind.gpu else 1)
+
+    @property
+    def preemption(self) -> Preemption | None:
+        """Return how Slurm can stop the jobs for other jobs."""
+        return self.site.preemption(self.partition, self.qos)
+
+    @property
+    def is_preemptible(self) -> bool:
+        """Return whether Slurm stops the jobs for others rather than those of other partitions and QOS."""
+        return self._is_stopped_with(self.qos)
+
+    def _is_stopped_with(self, qos: str | None) -> bool:
+        preemption = self.site.preemption(self.partition, qos)
+        if preemption is None or preemption.is_own:
+            return preemption is not None
+        # On most sites urgent jobs come before all others. This is no reason against the defaults.
+        usual = self.association.usual_qos if self.association else None
+        return qos != usual if preemption.qos else not self.partition.is_default
+
+    @property
+    def obstacle(self) -> str | None:
+        """Return the reason why jobs of the user cannot run here; None if they can, or if Slurm does not show it."""
+        partition, mine = self.partition, self.site.associations
+        if not partition.is_up:
+            return "not up"
+        if not self.site.takes_groups(partition):
+            return f"only for {partition.owners}"
+        if partition.needs_reservation:
+            return "only for jobs with a reservation"
+        if mine is not None and not self.accounts and (mine or partition.allow_accounts is not None):
+            return "accepts none of your accounts"
+        if self.association and self.needs_qos and not self.allowed_qos:
+            return "accepts no QOS of your accounts"
+        if partition.is_exclusive and self.largest and not self.has_whole_nodes:
+            return f"gives whole nodes, but {self.bounds['gres/gpu'].source} allows {counted(self.largest, 'GPU')}"
+        if self.largest == 0 and partition.nodes:
+            what = {"gres/gpu": "GPUs", "node": "nodes", "jobs": "jobs", "queue": "jobs"}
+            zeros = (
+                f"{bound.source} allows no {what[key]}"
+                for key, bound in self.bounds.items()
+                if key in what and not bound.value
+            )
+            return next(zeros, "your QOS allow no jobs")
+        return None
 
     @property
     def node_limits(self) -> dict[str, int]:
         """Return the limits below the number of nodes of this kind, by the command that shows the limit."""
-        gpus = self.limit("max_gpus")
-        bounds = {
-            "scontrol show partition: MaxNodes": self.partition.max_nodes,
-            "sacctmgr show qos: its limit of nodes": self.limit("max_nodes"),
-            "sacctmgr show qos: its limit of GPUs": gpus // self.kind.gpu.count if gpus and self.kind.gpu else None,
-        }
-        available = self.kind.count or self.partition.nodes
-        return {why: bound for why, bound in bounds.items() if bound and bound < available}
+        available, limits = self.kind.count or self.partition.nodes, {}
+        for resource, (value, source) in self.bounds.items():
+            if resource == "node" and source.startswith("partition "):
+                limits["scontrol show partition: MaxNodes"] = value
+            elif resource == "node":
+                limits[f"sacctmgr: {source} allows {counted(value, 'node')}"] = value
+            elif resource == "gres/gpu" and self.kind.gpu:
+                limits[f"sacctmgr: {source} allows {counted(value, 'GPU')}"] = max(value // self.kind.gpu.count, 1)
+        return {why: limit for why, limit in limits.items() if 0 < limit < available}
 
     @property
     def longest_s(self) -> int | None:
         """Return the longest time limit of a job in seconds; None if there is no limit."""
-        limits = (self.partition.max_time_s, self.limit("max_wall_s"))
-        return min(filter(None, limits), default=None)
+        return self.bounds["wall"].value or None if "wall" in self.bounds else None
 
     @property
     def rivals(self) -> tuple[NodeKind, ...]:
@@ -523,31 +881,62 @@ class Choice:
             if kind != self.kind and (gpu is None or any(map(gpu.is_met_by, kind.gres)))
         )
 
+    @property
+    def rank(self) -> tuple[bool | int, ...]:
+        """Return the order of partitions: one that the user can use, with GPUs, not preemptible, for whole nodes.
+
+        Then the default one, the one with most GPUs for a job, and the largest one.
+        """
+        partition, gpus = self.partition, self.largest if self.kind.gpu else 0
+        usable = (self.obstacle is None, gpus > 0, not self.is_preemptible, self.has_whole_nodes)
+        return (*usable, partition.is_default, gpus, partition.gpu_nodes, partition.is_up, partition.nodes)
+
+
+def ranked(site: Site) -> list[Choice]:
+    """Return a choice for each partition, the best one first."""
+    return sorted((_in_partition(site, partition) for partition in site.partitions), key=lambda c: c.rank, reverse=True)
+
 
 def choose(site: Site, partition: str | None = None) -> Choice:
-    """Return the choice of a partition: the named one, else the default one if it has GPUs, else the one with most.
+    """Return the choice of a partition: the named one, else the best one for this user.
 
-    Its most frequent nodes with GPUs are chosen. ReproError if there is no such partition.
+    ReproError if there is no such partition.
     """
-    chosen = _partition_to_use(site, partition)
-    kind = max(chosen.kinds, key=lambda nodes: (nodes.gpu is not None, nodes.count), default=NodeKind(0, 0, 0))
-    links = [link for link in site.associations_for(chosen.name) if chosen.takes_account(link.account)]
+    if partition is None:
+        choice = next((choice for choice in ranked(site) if choice.partition.nodes), None)
+        if choice is None:
+            raise ReproError(Problem("Slurm shows no partition with nodes", hint="`sinfo` lists what you may see"))
+        return choice
+    named = site.partition(partition)
+    if named is None:
+        hint = names_hint(partition, (candidate.name for candidate in site.partitions))
+        raise ReproError(Problem(f"{partition}: no such partition", hint=hint))
+    if not named.nodes:
+        raise ReproError(Problem(f"{partition}: a partition without nodes"))
+    return _in_partition(site, named)
+
+
+def _in_partition(site: Site, partition: Partition) -> Choice:
+    """Return the choice of nodes, and of the account that may use most of them."""
+    links = [link for link in site.associations_for(partition.name) if partition.takes_account(link.account)]
     accounts = tuple(dict.fromkeys(link.account for link in links))
-    default = next((link for link in links if link.is_default), None)
-    return Choice(site, chosen, kind, accounts, default or (links[0] if len(accounts) == 1 else None))
+
+    def of_kind(kind: NodeKind) -> Choice:
+        choices = [Choice(site, partition, kind, accounts, link) for link in (*links, *(() if links else (None,)))]
+        ranks = list(map(_account_rank, choices))
+        best = [choice for choice, rank in zip(choices, ranks, strict=True) if rank == max(ranks)]
+        is_certain = len({choice.association and choice.association.account for choice in best}) == 1
+        return best[0] if is_certain else replace(best[0], association=None)
+
+    kinds = partition.kinds or (NodeKind(0, 0, 0),)
+    return max(
+        map(of_kind, kinds),
+        key=lambda choice: (choice.kind.gpu is not None, choice.has_whole_nodes, choice.largest, choice.kind.count),
+    )
 
 
-def _partition_to_use(site: Site, name: str | None) -> Partition:
-    usable = [partition for partition in site.partitions if partition.nodes]
-    if name is not None:
-        partition = site.partition(name)
-        if partition is None:
-            hint = names_hint(name, (candidate.name for candidate in site.partitions))
-            raise ReproError(Problem(f"{name}: no such partition", hint=hint))
-        if not partition.nodes:
-            raise ReproError(Problem(f"{name}: a partition without nodes"))
-        return partition
-    if not usable:
-        raise ReproError(Problem("Slurm shows no partition with nodes", hint="`sinfo` lists what you may see"))
-    default = next((partition for partition in usable if partition.is_default and partition.gpu_nodes), None)
-    return default or max(usable, key=lambda partition: (partition.gpu_nodes, partition.is_up, partition.is_default))
+def _account_rank(choice: Choice) -> tuple[bool | int, ...]:
+    """Return the order of accounts: those for whole nodes, for this partition, the default one, the largest jobs."""
+    link = choice.association
+    is_own, is_default = bool(link and link.partition), bool(link and link.is_default)
+    return choice.largest > 0, choice.has_whole_nodes, is_own, is_default, choice.largest

@@ -174,7 +174,7 @@ PLAIN = Step()
 ON_SLURM = {
     # the administrator's tutorial
     "clusters new here": NEW,
-    "sed -n 22,31p clusters/here.yaml": PLAIN,
+    "sed -n 22,33p clusters/here.yaml": PLAIN,
     "clusters check here": Step(before=write_overlay),
     "clusters check here --job": Step(differs=("here: 20 checks",)),
     "clusters check here --experiment figure-13 --scale cpu": PLAIN,

@@ -12,7 +12,7 @@ from orchestrator.clusters.generate import profile_text
 from orchestrator.clusters.resolve import find_cluster
 from orchestrator.errors import Unreachable
 from orchestrator.paths import Folders
-from orchestrator.slurm.site import Gres, NodeKind, Qos, read_site
+from orchestrator.slurm.site import Choice, Gres, NodeKind, Qos, choose, read_site
 from tests.slurm.accounting import OTHER_USER
 from tests.slurm.cluster import SlurmCluster
 from tests.slurm.pyxis import Pyxis
@@ -61,10 +61,34 @@ def test_accounts_and_limits_are_those_of_the_user() -> None:
     assert accounts["research"].is_default and not accounts["small"].is_default
     assert set(accounts["research"].qos) == {"normal", "low", "high", "limited"}
     assert accounts["research"].default_qos == "normal"
-    assert answer.qos_named("limited") == Qos("limited", max_nodes=2, max_submit_jobs=3)
+    assert answer.qos_named("limited") == Qos("limited", {"job node": 2, "user queue": 3}, frozenset({"DenyOnLimit"}))
     (other,) = read_site(OTHER_USER).associations or ()
     assert (other.account, other.is_default, "limited" in other.qos) == ("research", True, False)
     assert read_site("no-such-user").associations == ()
+
+
+def test_an_account_without_gpus_is_not_proposed(slurm_cluster: SlurmCluster) -> None:
+    small = next(entry for entry in read_site("root").associations or () if entry.account == "small")
+    assert small.limits == {"user jobs": 2, "group gres/gpu": 16}
+    account = ("sacctmgr", "-i", "-Q", "modify", "account", "research", "set")
+    slurm_cluster.run(*account, "GrpTRES=gres/gpu=0")
+    try:
+        choice = choose(read_site("root"))
+        research = next(entry for entry in choice.site.associations or () if entry.account == "research")
+    finally:
+        slurm_cluster.run(*account, "GrpTRES=gres/gpu=-1")
+    assert (choice.partition.name, choice.largest) == ("batch", 16)
+    assert "research" in choice.accounts and set(choice.usable_accounts) == {"small", "root"}
+    of_research = Choice(choice.site, choice.partition, choice.kind, ("research",), research)
+    assert of_research.obstacle == "account research allows no GPUs"
+
+
+def test_jobs_of_the_usual_qos_are_preemptible_by_those_of_a_higher_one() -> None:
+    """The tier of a partition does not count: PreemptType is preempt/qos."""
+    choice = choose(read_site("root"))
+    assert (choice.partition.name, choice.qos) == ("batch", "normal") and not choice.is_preemptible
+    assert str(choice.preemption) == "preemptible by jobs of QOS high (PreemptMode=REQUEUE)"
+    assert read_site("root").preemption(choice.partition, "high") is None
 
 
 def test_options_and_mpi_plugins_of_srun_are_read() -> None:

@@ -20,6 +20,7 @@ from orchestrator.ledger.attempts import job_rows
 from orchestrator.ledger.database import ledger_url, open_ledger
 from orchestrator.ledger.tables import Poll
 from orchestrator.reading.collect import collect
+from orchestrator.slurm.site import choose, read_site
 from tests.slurm.accounting import OTHER_USER
 from tests.slurm.cluster import SlurmCluster
 from tests.slurm.configuration import Shape
@@ -76,6 +77,14 @@ def jobs_after_two_refreshes(site: SlurmSite, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(refreshing, "LOST_AFTER", timedelta(0))
     site.status()
     return site.status()
+
+
+def test_the_default_partition_is_chosen_before_an_urgent_one(forgetful_cluster: SlurmCluster) -> None:  # noqa: ARG001
+    """Here the tier of a partition decides who is preempted, and all partitions have the mode of the cluster."""
+    choice = choose(read_site("root"))
+    assert choice.partition.name == "batch"
+    assert str(choice.preemption) == "preemptible by jobs of partition hi (PreemptMode=REQUEUE)"
+    assert choose(read_site("root"), "lo").is_preemptible and not choose(read_site("root"), "hi").is_preemptible
 
 
 @pytest.mark.fault(

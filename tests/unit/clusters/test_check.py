@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
 from orchestrator.clusters.check import Finding, check_login
 from orchestrator.slurm.site import PYXIS_SINCE, Association, Gres, NodeKind, Partition, Qos, Site, SrunOptions
@@ -46,7 +50,11 @@ SITE = Site(
         Partition("debug", is_default=True, nodes=1, max_nodes=1, max_time_s=1800, kinds=(replace(GPUS, count=1),)),
     ),
     associations=(Association("research", ("normal", "long"), "normal", is_default=True), Association("small")),
-    qos=(Qos("normal"), Qos("long", max_wall_s=36000), Qos("tiny", max_nodes=2, max_gpus=16, max_wall_s=600)),
+    qos=(
+        Qos("normal"),
+        Qos("long", {"job wall": 36000}),
+        Qos("tiny", {"job node": 2, "job gres/gpu": 16, "job wall": 600}),
+    ),
     mpi_kinds=("pmi2", "pmix"),
     settings={"AccountingStorageEnforce": "associations,limits,qos"},
     reservations=("monday",),
@@ -103,7 +111,7 @@ def test_a_profile_that_is_right_has_every_check_and_no_fault(tmp_path: Path) ->
         ("slurm: {account: zzz}", "slurm.account: zzz is not an account of ann; your accounts are: research, small"),
         ("slurm: {qos: nrmal}", '1:9 slurm.qos nrmal: no such QOS; did you mean "normal"?'),
         ("slurm: {qos: tiny}", "1:9 slurm.qos tiny: account research cannot use it; there are: normal, long"),
-        ("slurm: {gres_type: v100}", '1:9 slurm.gres_type: v100: no such GPU type in gpus; did you mean "a100"?'),
+        ("slurm: {gres_type: x100}", '1:9 slurm.gres_type: x100: no such GPU type in gpus; did you mean "a100"?'),
         ("hardware: {gpus_per_node: 4}", "hardware.gpus_per_node: is 4, but the nodes have 8; set gpus_per_node: 8"),
         ("hardware: {gpus_per_node: 16}", "hardware.gpus_per_node: is 16, but the nodes have 8; set gpus_per_node: 8"),
         ("hardware: {nodes: 5}", "1:12 hardware.nodes: is 5, but gpus has 4; set nodes: 4"),
@@ -207,7 +215,7 @@ def test_a_reservation_is_unknown_where_slurm_does_not_list_them(tmp_path: Path)
 def test_a_partition_that_accepts_only_other_accounts_and_qos_is_a_fault(tmp_path: Path) -> None:
     picky = replace(SITE.partitions[0], deny_accounts=frozenset({"research"}), allow_qos=frozenset({"long"}))
     account, qos = faults(tmp_path, site=replace(SITE, partitions=(picky,)))
-    assert "slurm.account: partition gpus does not accept research; use another" in account
+    assert "slurm.account: partition gpus does not accept research; ask the administrator of the cluster" in account
     assert qos.endswith("slurm.qos normal: partition gpus does not accept it; there are: long")
 
 
@@ -251,7 +259,7 @@ def test_a_qos_with_lower_limits_than_the_profile_is_a_fault_of_its_line(tmp_pat
 def test_a_qos_without_limits_in_the_profile_is_checked_against_the_largest_job(tmp_path: Path) -> None:
     (message,) = faults(tmp_path, "slurm: {qos: tiny, max_nodes: 2}", TINY)
     assert message.endswith("slurm.qos tiny: jobs may take 1:00:00, Slurm's limit is 0:10:00; set time_limit: 0:10:00")
-    gpus = replace(TINY, qos=(Qos("tiny", max_gpus=8),))
+    gpus = replace(TINY, qos=(Qos("tiny", {"job gres/gpu": 8}),))
     (message,) = faults(tmp_path, "slurm: {qos: tiny}", gpus)
     assert message.endswith("jobs may have 32 GPUs, Slurm's limit is 8; set max_nodes: 1")
 
@@ -266,12 +274,53 @@ def test_the_partitions_own_qos_has_the_first_word(tmp_path: Path) -> None:
     wide = replace(
         TINY,
         partitions=(replace(SITE.partitions[0], qos="wide"),),
-        qos=(*(SITE.qos or ()), Qos("wide", max_nodes=100, max_gpus=800, max_wall_s=86400)),
+        qos=(*(SITE.qos or ()), Qos("wide", {"job node": 100, "job gres/gpu": 800, "job wall": 86400})),
     )
     assert faults(tmp_path, "slurm: {qos: tiny}", wide) == []
-    narrow = replace(wide, qos=(Qos("normal"), Qos("wide", max_nodes=1)))
+    narrow = replace(wide, qos=(Qos("normal"), Qos("wide", {"job node": 1})))
     (message,) = faults(tmp_path, site=narrow)
     assert message.endswith("slurm.qos normal: jobs may have 4 nodes, Slurm's limit is 1; set max_nodes: 1")
+
+
+def test_a_limit_below_a_node_or_of_nothing_has_a_hint_that_helps(tmp_path: Path) -> None:
+    site = replace(TINY, qos=(Qos("tiny", {"job gres/gpu": 2}),))
+    (message,) = faults(tmp_path, "slurm: {qos: tiny, exclusive: true}", site)
+    assert message.endswith(
+        "Slurm's limit is 2; jobs may have all 8 GPUs of a node (exclusive), Slurm's limit is 2; "
+        "set qos: [{name: tiny, max_gpus: 2}], exclusive: false"
+    )
+    assert faults(tmp_path, "slurm: {qos: [{name: tiny, max_gpus: 2}], exclusive: false}", site) == []
+    zero = replace(TINY, qos=(Qos("normal"), Qos("tiny", {"group gres/gpu:a100": 0})))
+    (message,) = faults(tmp_path, "slurm: {qos: tiny}", zero)
+    assert message.endswith("slurm.qos tiny: QOS tiny allows no GPUs; set qos: normal")
+
+
+@pytest.mark.parametrize(
+    ("changed", "line"),
+    [
+        ("hardware: {gpu: H100, peak_tflops: {bf16: 1979}}\nslurm: {gres_type: null}", "set bf16: 989"),
+        (
+            "hardware: {gpu: H100}",
+            "hardware.gpu: is H100, but gres_type requests A100; set gpu: A100, or another gres_type",
+        ),
+        ("hardware: {gpu_memory_gb: 81559}", "set gpu_memory_gb: 85"),
+    ],
+)
+@pytest.mark.fault(
+    section="Submissions",
+    fault="The profile has a sparse peak, another GPU than its `gres_type`, or memory in MB",
+    promise="`clusters check` names the value of the data sheet.",
+)
+def test_values_against_the_data_sheet_are_faults(tmp_path: Path, changed: str, line: str) -> None:
+    (message,) = faults(tmp_path, changed)
+    assert message.endswith(line), message
+
+
+def test_a_partition_of_another_group_or_of_slices_is_a_fault_with_the_usable_one(tmp_path: Path) -> None:
+    closed = replace(SITE.partitions[0], allow_groups=frozenset({"lab"}))
+    site = replace(SITE, partitions=(closed, SITE.partitions[1]), groups=frozenset({"users"}))
+    (message,) = faults(tmp_path, site=site)
+    assert message.endswith("gpus is only for the groups lab; use another partition: debug")
 
 
 # ---- containers ----------------------------------------------------------------------------------------------
@@ -366,3 +415,133 @@ def test_a_blank_is_open_once_and_one_that_only_a_program_needs_can_wait(tmp_pat
 def test_container_options_in_sbatch_are_refused_before_any_query(tmp_path: Path) -> None:
     with pytest.raises(Exception, match="container options belong to container:"):
         cluster_of(tmp_path, PROFILE, 'slurm: {sbatch: ["--container-image=/x.sqsh"]}')
+
+
+# ---- hints -------------------------------------------------------------------------------------------------------
+
+SMALL = NodeKind(2, 8, 250_000, (Gres("gpu", "v100", 4),), frozenset({"v100"}), "x86_64")
+SLICED = replace(GPUS, gres=(Gres("gpu", "a100", 8), Gres("gpu", "a100_1g.10gb", 7)))
+NO_GPUS = Association("research", is_default=True, limits={"group gres/gpu": 0})
+OTHER = Partition("other", nodes=4, max_time_s=86400, kinds=(GPUS,))
+
+
+def with_gpus(others: tuple[Partition, ...] = (OTHER,), **changes: Any) -> Site:
+    """Return the site with these changes of its first partition."""
+    return replace(SITE, partitions=(replace(SITE.partitions[0], **changes), *others))
+
+
+def with_account(limits: dict[str, int], *others: Association, **changes: Any) -> Site:
+    mine = Association("research", ("normal",), "normal", is_default=True, limits=limits)
+    return replace(with_gpus(**changes), associations=(mine, *others))
+
+
+def applied(overlay: dict[str, Any], finding: Finding) -> bool:
+    """Apply the hint of a finding to the overlay. Return False if a person has to help."""
+    hint, block = finding.hint or "", finding.check.split()[0].partition(".")[0]
+    field = finding.check.split()[0].partition(".")[2]
+    if match := re.match(r"use another partition: ([\w-]+)", hint):
+        values = {"partition": match[1]}
+    elif hint.startswith("remove qos"):
+        values = {"qos": None}
+    elif match := re.match(r'(?:there are: |your accounts are: |did you mean ")([\w-]+)', hint):
+        values = {field: match[1]}
+    elif hint.startswith("set "):
+        text = re.sub(r", which .*|, or .*| or [\w-]+$", "", hint.removeprefix("set "))
+        values = yaml.safe_load("{" + text + "}")
+    else:
+        assert hint.startswith("ask the administrator"), hint
+        return False
+    for key, value in values.items():
+        if key in ("bf16", "fp16", "fp32"):
+            overlay.setdefault("hardware", {}).setdefault("peak_tflops", {})[key] = value
+        else:
+            of = "hardware" if key in ("nodes", "gpus_per_node", "gpu", "gpu_memory_gb") else "slurm"
+            overlay.setdefault(of, {})[key] = value
+    assert block in ("slurm", "hardware")
+    return True
+
+
+@pytest.mark.parametrize(
+    ("site", "changed"),
+    [
+        (with_gpus(allow_groups=frozenset({"owners"})), {}),
+        (with_gpus(allow_groups=frozenset()), {}),
+        (with_gpus(needs_reservation=True), {}),
+        (with_gpus(is_up=True, deny_accounts=frozenset({"research"}), allow_qos=frozenset({"long"})), {}),
+        (with_gpus(allow_accounts=frozenset({"small"}), allow_qos=None), {}),
+        (with_gpus(allow_qos=frozenset({"owners"})), {}),
+        (with_gpus(allow_qos=frozenset({"owners"})), {"slurm": {"qos": None}}),
+        (with_gpus(allow_qos=frozenset({"long"})), {"slurm": {"qos": None}}),
+        (with_gpus(max_nodes=2, max_time_s=600), {}),
+        (with_gpus(max_time_s=600), {"slurm": {"max_time": "2-0:00:00"}}),
+        (with_gpus(kinds=(SLICED,)), {"slurm": {"gres_type": "a100_1g.10gb"}}),
+        (with_gpus(kinds=(SLICED,)), {"slurm": {"gres_type": None}}),
+        (with_gpus(kinds=(replace(GPUS, gres=SLICED.gres[1:]),)), {}),
+        (with_gpus(kinds=(SMALL,), nodes=2), {}),
+        (with_gpus(kinds=(replace(GPUS, cpus=4),)), {}),
+        (with_gpus(kinds=(), nodes=0), {}),
+        (with_gpus(), {"slurm": {"account": "reserch"}}),
+        (with_account({"group gres/gpu": 16}), {}),
+        (with_account({"group gres/gpu": 3}), {}),
+        (with_account({"group gres/gpu": 3}, is_exclusive=True), {}),
+        (with_account({"group gres/gpu": 3}), {"slurm": {"qos": None}}),
+        (with_account({"group gres/gpu:a100": 0}, Association("small")), {}),
+        (with_account({"group gres/gpu:a100": 0}, Association("small")), {"slurm": {"account": None, "qos": None}}),
+        (with_account({"group gres/gpu:a100": 0}), {"slurm": {"gres_type": None}}),
+        (replace(with_gpus(), associations=(NO_GPUS, Association("small"))), {}),
+        (replace(with_gpus(), associations=(NO_GPUS, Association("small"))), {"slurm": {"qos": None}}),
+        (with_account({"job node": 1, "job wall": 600, "user jobs": 0}), {}),
+        (with_account({"job node": 1, "job wall": 600}), {}),
+        (with_account({"job node": 0}), {"slurm": {"qos": None}}),
+        (with_account({}, qos="zero"), {}),
+        (replace(TINY, qos=(Qos("normal"), Qos("tiny", {"group gres/gpu": 0}))), {"slurm": {"qos": "tiny"}}),
+        (replace(TINY, qos=(Qos("normal"), Qos("tiny", {"group gres/gpu": 0}))), {"slurm": {"qos": None}}),
+        (replace(TINY, qos=(Qos("tiny", {"user gres/gpu": 5}),)), {"slurm": {"qos": "tiny"}}),
+        (SITE, {"hardware": {"gpu": "H100", "peak_tflops": {"bf16": 1979, "fp32": 989}}}),
+        (SITE, {"hardware": {"gpu_memory_gb": 81920}}),
+        (SITE, {"hardware": {"gpu": "NVIDIA L40S"}}),
+    ],
+)
+@pytest.mark.fault(
+    section="Submissions",
+    fault="The profile asks for GPUs, an account or a QOS that Slurm does not give to the user",
+    promise="`clusters check` reports it, and no hint leads to the same fault again.",
+)
+def test_a_hint_never_leads_to_the_same_fault(tmp_path: Path, site: Site, changed: dict[str, Any]) -> None:
+    zero = Qos("zero", {"group gres/gpu": 0})
+    site = replace(site, qos=(*(site.qos or ()), zero), groups=frozenset({"users"}))
+    overlay = json.loads(json.dumps(changed))
+    seen: set[tuple[str, str]] = set()
+    for number in range(8):
+        found = [finding for finding in check_findings(tmp_path, yaml.dump(overlay), site) if finding.is_fault]
+        assert found or number, "a fault that is not found"
+        if not found:
+            return
+        first = found[0]
+        assert (first.check, first.found) not in seen, f"{first.hint} leads to the same fault"
+        seen.add((first.check, first.found))
+        if not applied(overlay, first):
+            return
+    raise AssertionError(f"no end: {seen}")
+
+
+def test_another_account_that_can_use_the_partition_is_proposed(tmp_path: Path) -> None:
+    site = replace(with_gpus(deny_accounts=frozenset({"research"})), associations=(*(SITE.associations or ()),))
+    account, *_ = faults(tmp_path, site=site)
+    assert account.endswith("partition gpus does not accept research; set account: small, which can use partition gpus")
+
+
+def test_a_preemptible_partition_or_qos_is_named(tmp_path: Path) -> None:
+    site = with_gpus(preempt_mode="REQUEUE")
+    shown = result_of("slurm.partition", check_findings(tmp_path, site=site))
+    assert shown == ("ok", "gpus, 4 nodes, preemptible by jobs of other partitions (PreemptMode=REQUEUE)")
+    settings = {**SITE.settings, "PreemptType": "preempt/qos", "PreemptMode": "CANCEL"}
+    urgent = replace(SITE, settings=settings, qos=(Qos("normal"), Qos("urgent", preempts=frozenset({"normal"}))))
+    shown = result_of("slurm.qos normal", check_findings(tmp_path, site=urgent))
+    assert shown[1].endswith("; preemptible by jobs of QOS urgent (PreemptMode=CANCEL)")
+
+
+def test_a_flag_of_the_qos_lifts_the_limits_of_the_partition(tmp_path: Path) -> None:
+    flags = frozenset({"PartitionTimeLimit", "PartitionMaxNodes"})
+    site = replace(with_gpus(max_time_s=600, max_nodes=1), qos=(Qos("normal", flags=flags),))
+    assert faults(tmp_path, site=site) == []

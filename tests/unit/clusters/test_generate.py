@@ -124,7 +124,10 @@ def test_a_profile_of_an_incomplete_site_loads_with_open_values(tmp_path: Path, 
 
 
 def test_the_other_partitions_stand_in_comments() -> None:
-    assert "  # another: short, 4 nodes, 4 with gpu:h100:4, jobs of 2, up to 0:10:00\n" in text_of()
+    assert (
+        "  # another: short, 4 nodes, 4 with gpu:h100:4, jobs of 2, up to 0:10:00; 8 GPUs for a job of yours\n"
+        in text_of()
+    )
     assert "# another: batch" in text_of(partition="short")
 
 
@@ -144,7 +147,7 @@ def test_a_partition_without_default_time_or_with_less_keeps_jobs_within_its_lim
 def test_limits_of_partition_and_qos_bound_the_nodes_and_the_jobs_at_once() -> None:
     short = values(text_of(partition="short"))
     assert (short["hardware"]["nodes"], short["slurm"]["max_nodes"]) == (4, 2)
-    bounded = replace(SITE, qos=(Qos("normal", 900, max_gpus=4, max_jobs=2),))
+    bounded = replace(SITE, qos=(Qos("normal", {"job wall": 900, "job gres/gpu": 4, "user jobs": 2}),))
     settings = values(text_of(bounded))
     assert (settings["slurm"]["max_nodes"], settings["slurm"]["max_running"]) == (1, 2)
     assert (settings["slurm"]["time_limit"], settings["slurm"]["max_time"]) == ("0:15:00", "0:15:00")
@@ -189,7 +192,6 @@ def test_a_qos_that_the_partition_does_not_take_is_not_written() -> None:
         (None, ("h100", "pcie"), None, None),
         ("h100_nvl", (), None, None),
         ("tesla_v100-pcie-16gb", (), None, None),
-        ("nvidia_a100_1g.5gb", (), None, None),
         ("rtx_a1000", (), None, None),
         ("h20", ("h100",), None, None),
         ("mi250", (), None, None),
@@ -287,7 +289,7 @@ def test_every_name_from_slurm_is_read_back_unchanged(
             Partition(other, allow_qos=frozenset({rest})),
         ),
         associations=(Association(account, (qos, rest), qos, is_default=True),),
-        qos=(Qos(qos, 60, 1, 1, 1, 1), Qos(rest)),
+        qos=(Qos(qos, {"job wall": 60, "job node": 1, "user gres/gpu": 4, "user jobs": 1, "user queue": 1}), Qos(rest)),
         mpi_kinds=(rest, "pmix"),
         settings={**SITE.settings, "SelectType": rest, "SelectTypeParameters": f"MEMORY{rest}"},
         reservations=(rest,),

@@ -69,17 +69,52 @@ NODES = "".join(node_line(f"n{number}") for number in (1, 2)) + "".join(
     node_line(f"n{number}", "batch,short,picky,denies") for number in (3, 4)
 )
 
+RELEASES = ("22.05", "23.02", "23.11", "24.05", "24.11")
+
+
+def partition_line(release: str, name: str, nodes: str, **fields: str) -> str:
+    """One line of `scontrol --oneliner show partition` of a release. Newer releases have further fields."""
+    topology = " ExclusiveTopo=NO" if release >= "24.05" else ""
+    sockets = " MaxCPUsPerSocket=UNLIMITED" if release >= "23.02" else ""
+    shown = {
+        "AllowGroups": "ALL",
+        "AllowAccounts": "ALL",
+        "AllowQos": "ALL",
+        "Default": "NO",
+        "QoS": "N/A",
+        "PriorityTier": "1",
+        "RootOnly": "NO",
+        "ReqResv": "NO",
+        "PreemptMode": "OFF",
+        **fields,
+    }
+    first, last = list(shown.items())[:5], list(shown.items())[5:]
+    return (
+        f"PartitionName={name} {' '.join(f'{key}={value}' for key, value in first)} AllocNodes=ALL DefaultTime=NONE "
+        f"DisableRootJobs=NO ExclusiveUser=NO{topology} GraceTime=0 Hidden=NO MaxNodes=UNLIMITED MaxTime=1-00:00:00 "
+        f"MinNodes=0 LLN=NO MaxCPUsPerNode=UNLIMITED{sockets} Nodes={nodes} PriorityJobFactor=1 "
+        f"{' '.join(f'{key}={value}' for key, value in last)} OverSubscribe=NO OverTimeLimit=NONE State=UP "
+        f"TotalCPUs=64 TotalNodes=4 {_LAST} TRES=cpu=64,mem=1000G,node=4,billing=64,gres/gpu=16\n"
+    )
+
+
 ASSOCIATIONS = """\
-research|small||high,limited,low,normal|normal
-research|research||high,limited,low,normal|normal
-research|root||normal|
+research|small||high,limited,low,normal|normal|||2||||
+research|research||high,limited,low,normal|normal|||||||
+research|root||normal||||||||
+"""
+
+ACCOUNTS = """\
+root|||||
+research|root||||
+small|root||gres/gpu=16||
 """
 
 QOS = """\
-normal||||||
-low||||||
-high||||||
-limited||node=2||||3
+normal|||||||||cluster|||
+low|||||||||requeue|||
+high||||||||low,normal|cluster|||
+limited||node=2||||3|DenyOnLimit||cluster|||
 """
 
 RESERVATIONS = (

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from orchestrator.errors import Problem, Unreachable
 from orchestrator.slurm import command, site
 from orchestrator.slurm.command import AccountingUnreachable, CommandResult, parse_settings
-from orchestrator.slurm.site import Site, read_site
+from orchestrator.slurm.site import Site, choose, ranked, read_site
 from tests.unit.slurm import site_texts as texts
 
 
@@ -28,6 +28,7 @@ class LoginNode:
             "reservation": texts.RESERVATIONS,
             "user": texts.ASSOCIATIONS,
             "qos": texts.QOS,
+            "association": texts.ACCOUNTS,
             "--help": texts.HELP + texts.PYXIS,
             "--mpi=list": texts.MPI,
         }
@@ -56,7 +57,7 @@ def login(monkeypatch: pytest.MonkeyPatch) -> LoginNode:
 
 def test_every_command_is_asked_once_and_its_answer_is_kept(login: LoginNode) -> None:
     found = read_site("root")
-    assert len(login.calls) == 8
+    assert len(login.calls) == 9
     assert (found.user, found.cluster_name, found.slurm_version) == ("root", "ci", "22.05.8")
     assert [one.name for one in found.partitions] == ["batch", "short", "picky", "denies", "empty"]
     assert [one.account for one in found.associations or ()] == ["small", "research", "root"]
@@ -122,6 +123,52 @@ def test_what_slurm_keeps_to_itself_is_a_complaint(login: LoginNode, key: str, c
     assert complaint.startswith(command) and complaint.endswith("Access/permission denied")
     empty = {"node": found.partitions[0].kinds, "reservation": found.reservations, "--mpi=list": found.mpi_kinds}
     assert empty.get(key, ()) == () and found.partitions[0].nodes == 4
+
+
+@pytest.mark.parametrize("release", texts.RELEASES)
+def test_the_partition_that_the_user_can_use_is_found_in_the_text_of_each_release(
+    login: LoginNode, release: str
+) -> None:
+    lines = (
+        texts.partition_line(release, "owners", "n[1-4]", AllowGroups="no-such-group", Default="YES"),
+        texts.partition_line(release, "root", "n[1-4]", RootOnly="YES"),
+        texts.partition_line(release, "reserved", "n[1-4]", ReqResv="YES"),
+        texts.partition_line(release, "others", "n[1-4]", AllowAccounts="other"),
+        texts.partition_line(release, "lane", "n[1-4]", AllowQos="high"),
+        texts.partition_line(release, "spare", "n[1-4]", PreemptMode="REQUEUE"),
+        texts.partition_line(release, "slices", "m1"),
+        texts.partition_line(release, "gpu", "n[3-4]", PriorityTier="10"),
+        texts.partition_line(release, "zero", "n[1-4]", QoS="none"),
+    )
+    login.answers |= {
+        "partition": "".join(lines),
+        "node": "".join(
+            texts.node_line(f"n{number}", "owners,root,reserved,others,lane,spare,zero" + ",gpu" * (number > 2))
+            for number in range(1, 5)
+        )
+        + texts.node_line("m1", "slices", "gpu:h100_1g.10gb:56(S:0-1),gpu:h100_2g.20gb:8(S:0-1)"),
+        "config": texts.CONFIG.replace("22.05.8", f"{release}.1")
+        + "PreemptMode             = REQUEUE\nPreemptType             = preempt/partition_prio\n",
+        "user": "lab|lab||normal|normal||gres/gpu=8|||gres/gpu:h100=6||\n",
+        "qos": "normal||||||||||||\nnone||||gres/gpu=0,gres/gpu:h100=0|||||cluster|||\nhigh||||||||normal|cluster|||\n",
+    }
+    answer = read_site("ann")
+    assert choose(answer).partition.name == "gpu" and choose(answer).largest == 6
+    reasons = {choice.partition.name: choice.obstacle for choice in ranked(answer)}
+    assert reasons == {
+        "gpu": None,
+        "spare": None,
+        "slices": None,
+        "owners": "only for the groups no-such-group",
+        "root": "only for root",
+        "reserved": "only for jobs with a reservation",
+        "others": "accepts none of your accounts",
+        "lane": "accepts no QOS of your accounts",
+        "zero": "QOS none allows no GPUs",
+    }
+    assert [str(choice.preemption) for choice in ranked(answer) if choice.preemption] == [
+        "preemptible by jobs of partition gpu (PreemptMode=REQUEUE)"
+    ]
 
 
 def test_settings_are_as_printed() -> None:
