@@ -130,8 +130,16 @@ def use(site: Site, chance: random.Random, until: float, counted: Counted) -> No
 def started(site: Site, words: list[str]) -> subprocess.Popen[str]:
     """Start `repro` in a session of its own, as in a terminal."""
     command = [str(Path(sys.executable).with_name("repro")), *words]
-    pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
-    return subprocess.Popen(command, cwd=site.folder, env=site.environment, text=True, start_new_session=True, **pipes)
+    return subprocess.Popen(
+        command,
+        cwd=site.folder,
+        env=site.environment,
+        text=True,
+        start_new_session=True,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+    )
 
 
 def a_command(chance: random.Random) -> list[str]:

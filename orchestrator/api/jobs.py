@@ -422,7 +422,10 @@ def _report_empty(session: Session, row: JobRow, folder: Path, lines: RankLines 
     """Report that there is no output, or no line of a rank; ReproError if a log has no labels of ranks."""
     report, job = session.reporter.message, f"{row.job_id} ({row.label})"
     if lines is None:
-        report(f"{job} has no output yet; its state is {row.state}")
+        if row.phase in OPEN:
+            report(f"{job} has no output yet; its state is {row.state}")
+        else:
+            report(f"{job} has no output: {row.verdict_reason or row.state}; repro history {row.job_id} has its events")
         for log in sorted(folder.parent.glob("warm-up-*/log.txt")):
             report(f"it waits for the kernels that another job compiles: {log}")
     elif lines.labels_seen:

@@ -228,15 +228,13 @@ class SubmittedJobs:
         return f"{run}: contains no submission of this job under that id"
 
 
-def why_not_the_attempts_job(submitted: SubmittedJobs, row: JobRow, record: JobRecord | None) -> str | None:
+def why_not_the_attempts_job(submitted: SubmittedJobs, row: JobRow, record: JobRecord) -> str | None:
     """Return why the job with `row.scheduler_id` is not the job of this attempt; None if it is.
 
     `record` is what Slurm has under that id. Its comment, its output file or the record `start` must prove that it is
     the attempt's, and the users must agree. For an attempt of the current user its run folder must agree, too, as only
     this user can write there.
     """
-    if record is None:
-        return "Slurm does not have this job"
     user = row.user or user_name()
     if record.user and record.user != user:
         return f"the job belongs to {record.user}, and the attempt to {user}"

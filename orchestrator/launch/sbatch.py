@@ -92,7 +92,9 @@ def send(ledger: Ledger, run_id: str, reporter: Callbacks) -> Sent:
         except ReproError as error:
             why = "not submitted, because the submission before it failed"
             _record_refused(ledger, queued_attempts(ledger, run_id=run_id), why)
-            error.problems = tuple(_with_origin(problem, sender.run_plan) for problem in error.problems)
+            problems = [_with_origin(problem, sender.run_plan) for problem in error.problems]
+            if problems != list(error.problems):
+                raise ReproError(*problems) from error
             raise
     return sent
 

@@ -108,8 +108,6 @@ class Backlog:
             of_run = [row for row in waiting if row.run_id == run_id]
             dependents = [row for row in of_run if is_hidden or row.scheduler == "slurm"]
             if dependents:
-                from orchestrator.launch.cancel import cancel  # not for a run without failed jobs
-
                 failed = f"the canary, {canary.label}, failed ({canary.failure})"
                 cancel(self._ledger, dependents, failed)
                 self._canaries[run_id] = None  # asked once

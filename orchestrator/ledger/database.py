@@ -219,7 +219,9 @@ def is_empty(connection: sa.Connection) -> bool:
     if not tables:
         return True
     missing = Table.metadata.tables.keys() - tables
-    versions = _schema_versions(connection) if "alembic_version" in tables else []
+    # A ledger has one row with one value. A damaged one may have any.
+    rows = connection.exec_driver_sql("SELECT * FROM alembic_version") if "alembic_version" in tables else ()
+    versions = sorted(" ".join(map(str, row)) for row in rows)
     if versions == [SCHEMA] and not missing:
         return False
     hint = f"name a new ledger with --database or REPRO_DATABASE; the results in this one: {_query_of_results(url)}"
@@ -228,22 +230,15 @@ def is_empty(connection: sa.Connection) -> bool:
         other = min(tables - {"alembic_version"} or tables)
         what, hint = f"is a database of another program (table {other})", "name another file with --database"
     elif not is_number:
-        rows = ", ".join(map(repr, versions)) or "nothing"
-        what = f"a ledger of an unknown schema (alembic_version contains {rows}, this knows {SCHEMA})"
+        found = ", ".join(map(repr, versions[:3])) or "nothing"
+        what = f"a ledger of an unknown schema (alembic_version contains {found}, this knows {SCHEMA})"
+    elif versions == [SCHEMA]:
+        what, hint = f"a ledger without its table {min(missing)}", "restore it from a copy, or name another --database"
     elif versions[0] > SCHEMA:
         what, hint = f"made by a newer repro (schema {versions[0]}, this knows {SCHEMA})", "upgrade"
-    elif versions[0] < SCHEMA:
-        what = f"made by an older repro (schema {versions[0]}, this knows {SCHEMA})"
     else:
-        what = f"a ledger without its table {min(missing)}"
-        hint = "restore it from a copy, or name a new ledger with --database or REPRO_DATABASE"
+        what = f"made by an older repro (schema {versions[0]}, this knows {SCHEMA})"
     raise ReproError(Problem(what, f"{_shown(url)}:", hint))
-
-
-def _schema_versions(connection: sa.Connection) -> list[str]:
-    """Return the rows of the table of the schema's version as text: in a ledger one row with one value."""
-    rows = connection.exec_driver_sql("SELECT * FROM alembic_version LIMIT 3")
-    return sorted(" ".join(map(str, row)) for row in rows)
 
 
 def _query_of_results(url: sa.URL) -> str:

@@ -286,12 +286,7 @@ def cases_at(
     names = ", ".join(scale_names(entry.experiment))
     program = f" with {program}" if program else ""
     what = f"no scale of {entry.short_name} ({names}) fits {cluster.name}{program}"
-    hint = "--cluster NAME selects another machine; "
-    if entry.paper.machine is not None:
-        hint += f"`repro plan {entry.short_name}` plans for that of the paper"
-    else:
-        hint += "`repro clusters list` lists them"
-    raise ReproError(Problem(what, hint=hint))
+    raise ReproError(Problem(what, hint="--cluster NAME selects another machine; `repro clusters list` lists them"))
 
 
 def _can_run(cases: list[Case], cluster: Cluster, program: str | None, wanted: Mapping[str, Value]) -> bool:

@@ -189,8 +189,10 @@ def judge_figure(
         if program in (None, row.program) and _has_changes(row, changes) and wanted <= set(row.spec.argument_changes)
     ]
     if not matching:
-        filters = [("at", scale), ("on", cluster), ("with", program), ("with", shown_changes(wanted)), ("in run", run)]
-        raise ReproError(_never_submitted(experiment, cluster, program, filters))
+        machine, changed = cluster or ("local" if scale in (None, "cpu") else "NAME"), shown_changes(wanted)
+        filters = [("at", scale, f"--scale {scale}"), ("on", cluster, ""), ("with", program, f"--program {program}")]
+        filters += [("with", changed, changed), ("in run", run, "")]
+        raise ReproError(_never_submitted(experiment, machine, filters))
     matching = in_order_of_runs(matching, runs)
     ids = {attempt.attempt_id for attempt in left_out}
     shown = shown_job(result_rows(ledger, matching, left_out=ids).rows or matching)
@@ -201,14 +203,13 @@ def judge_figure(
     return outcome if outcome.has(matching[-1]) else replace(outcome, later=matching[-1])
 
 
-def _never_submitted(
-    experiment: str | None, cluster: str | None, program: str | None, filters: Sequence[tuple[str, str | None]]
-) -> Problem:
-    options = [f"{word} {value}" for word, value in filters if value]
+def _never_submitted(experiment: str | None, machine: str, filters: Sequence[tuple[str, str | None, str]]) -> Problem:
+    """Return the problem. Its hint submits to the machine, with the option of each filter that has a value."""
+    used = [(f"{word} {value}", option) for word, value, option in filters if value]
     end = "was never submitted" if experiment else "was submitted"
-    command = f"repro submit {experiment or 'figure-13'} --cluster {cluster or 'local'}"
-    hint = f"{command} --program {program}" if program else command
-    return Problem(" ".join(filter(None, [experiment or "nothing", *options, end])), hint=hint)
+    command = [f"repro submit {experiment or 'figure-13'} --cluster {machine}", *(option for _, option in used)]
+    what = [experiment or "nothing", *(text for text, _ in used), end]
+    return Problem(" ".join(what), hint=" ".join(filter(None, command)))
 
 
 def _has_changes(row: JobRow, changes: Sequence[str] | None) -> bool:

@@ -349,6 +349,11 @@ def test_a_heterogeneous_job_is_followed_by_its_first_component(site: SlurmSite,
     assert (row["state"], row["verdict"], row["attempt"]) == ("COMPLETED", "verified", 1)
 
 
+@pytest.mark.fault(
+    section="Job states",
+    fault="`repro cancel` of a job with a second component",
+    promise="Both components end.",
+)
 def test_a_heterogeneous_job_is_cancelled(site: SlurmSite, paused_cluster: SlurmCluster) -> None:
     site.replace_sbatch('exec /usr/bin/sbatch "${@:1:$#-2}" : --nodes=1 --mem=100M "${@: -2}"')
     assert site.submit("--where", "pp=1,gbs=4").returncode == 0

@@ -93,6 +93,9 @@ def test_follow_waits_for_a_log_that_does_not_exist_yet(project: Project, simula
     assert set(simulated.intervals_s) == {15.0}
     simulated.submit("b", token="18")
     assert read(project, "b-id") == b"" and project.messages == ["b-id (b) has no output yet; its state is PENDING"]
+    simulated.end("b-id")
+    assert read(project, "b-id") == b"" and project.messages[1].startswith("b-id (b) has no output: ")
+    assert project.messages[1].endswith("; repro history b-id has its events")
 
 
 def test_lines_written_just_before_the_end_are_read(project: Project, simulated: SimulatedSlurm) -> None:

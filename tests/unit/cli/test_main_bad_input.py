@@ -172,7 +172,10 @@ def test_an_unknown_or_ambiguous_job_is_refused(looking: Caller) -> None:
         ("logs zzz", "zzz: no experiment or job of this name. Hint: repro status shows the jobs"),
         ("cancel zzz", "zzz: no experiment or job of this name. Hint: repro status shows the jobs"),
         ("logs figure-13", "figure-13: 6 jobs, expected one. Hint: repro status shows the jobs"),
-        ("collect figure-13 --scale paper", "figure-13 at paper was never submitted. Hint: "),
+        (
+            "collect figure-13 --scale paper",
+            "figure-13 at paper was never submitted. Hint: repro submit figure-13 --cluster NAME --scale paper",
+        ),
         ("submit figure-13 --cluster here --database no/such/results.db", f"{looking.site.folder}/no/such: no such "),
     ):
         done = looking(*words.split())

@@ -32,6 +32,7 @@ class Walk:
         *_, last = done.stderr.splitlines()
         assert last.startswith("next: "), (line, done.stderr)
         following = last.removeprefix("next: ").partition("   #")[0]
+        assert following != f"repro {line}", "it leads nowhere"
         self.open.append(following)
         if not following.startswith("repro "):
             return
@@ -107,6 +108,10 @@ def test_the_next_command_of_plans_and_scripts_works(walk: Walk) -> None:
     ):
         walk.run(line)
     walk.follow()
+    file = walk.repro.site.folder / "my/figure-1.yaml"
+    file.write_text(file.read_text().partition("scales:")[0])
+    walk.run("experiments check my/figure-1.yaml")  # no scale fits this machine, and its paper has none
+    walk.follow()
 
 
 def test_the_next_command_of_failed_jobs_works(walk: Walk) -> None:
@@ -151,6 +156,8 @@ def test_the_next_command_of_measured_jobs_works(walk: Walk) -> None:
     for line in (
         f"status figure-13 {here} {some}",
         "status figure-13 --failed",
+        "status figure-13 --state failed",
+        "status figure-14",
         f"collect figure-13 {here} {some} --attempt 1",
         f"compare figure-13 {here} {some}",
         f"compare figure-13 {' '.join(runs)}",

@@ -67,7 +67,8 @@ def test_status_names_the_changed_arguments_so_that_no_two_rows_look_alike(repro
     assert "figure-13 cpu selene --arg --seed=3 [..........] 0/1 verified, 1 failed (1 refused)" in done.stderr
     unknown = repro("collect", "figure-13", "--arg=--seed=4")
     assert unknown.complaints == [
-        "repro: figure-13 with --arg --seed=4 was never submitted. Hint: repro submit figure-13 --cluster local"
+        "repro: figure-13 with --arg --seed=4 was never submitted. "
+        "Hint: repro submit figure-13 --cluster local --arg --seed=4"
     ]
 
 

@@ -119,8 +119,7 @@ def test_the_id_of_another_job_in_the_ledger_is_not_taken_for_the_attempts(pair:
     assert why_not_the_attempts_job(SubmittedJobs(pair.ledger), row, pair.record(pair.other)) is not None
 
 
-def test_a_job_that_slurm_does_not_have_is_not_the_attempts(pair: Pair) -> None:
-    assert why_not_the_attempts_job(SubmittedJobs(pair.ledger), pair.row, None) == "Slurm does not have this job"
+def test_a_job_of_another_user_is_not_the_attempts(pair: Pair) -> None:
     record = pair.record(pair.row, user="bob")
     assert why_not_the_attempts_job(SubmittedJobs(pair.ledger), pair.row, record) == (
         f"the job belongs to bob, and the attempt to {user_name()}"

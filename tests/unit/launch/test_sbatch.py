@@ -375,6 +375,13 @@ def test_what_is_behind_a_refused_submission_is_known_not_to_have_been_submitted
     assert sender.slurm.options()[-2:] == ["", ""] and states(sender.rows()) == ["PENDING"] * 3
 
 
+def test_the_hint_of_a_refusal_names_the_setting_of_the_run_that_slurm_refuses(sender: Sender) -> None:
+    for settings, place in (("slurm.qos=high",), "the profile"), (("slurm.partition=no",), "--set slurm.partition=no"):
+        sender.slurm.then("refuse")
+        with pytest.raises(ReproError, match=f"Hint: correct `partition` in {place}"):
+            sender.submit(RunOptions(settings=settings), where="pp=1,gbs=4")
+
+
 @pytest.mark.fault(
     section="Submissions",
     fault="A file cannot be read while a job is submitted",
