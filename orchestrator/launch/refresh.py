@@ -257,7 +257,7 @@ def sees_jobs_of(user: str | None) -> bool:
 def _from_record(record: JobRecord, row: JobSummary, is_asked_to_end: bool) -> Observation:
     # An unknown state of a newer Slurm is not an end.
     phase = record.phase if record.phase is not Phase.UNKNOWN else Phase.RUNNING
-    if phase is Phase.ENDED and row.is_requeued and may_run_again(record.state):
+    if row.is_requeued and may_run_again(record.state):
         ended = utc(record.ended_at)
         if ended is None or now() - ended < REQUEUED_WITHIN:
             phase = Phase.WAITING

@@ -17,7 +17,7 @@ from tests.recorded_jobs import new_ledger, record_jobs
 AT = datetime(2026, 1, 1)
 SLURM = "slurmstepd: error: *** STEP 17.0 ON n1 CANCELLED AT 2026-01-01T00:00:00 DUE TO {} ***\n"
 LIMIT, PREEMPTION, NODE = (SLURM.format(why) for why in ("TIME LIMIT", "PREEMPTION", "NODE FAILURE"))
-LOCAL = {"scheduler": "local"}
+LOCAL: dict[str, Any] = {"scheduler": "local"}
 OOM = "slurmstepd: error: Detected 1 oom_kill event in StepId=17.0. Some of the step tasks have been OOM Killed.\n"
 
 
@@ -135,14 +135,14 @@ def test_a_job_that_repro_cancelled_has_its_mark(row: JobRow) -> None:
 def test_a_job_has_the_duration_of_its_records_up_to_5_s_and_a_slurm_job_may_be_longer(
     row: JobRow, scheduler: str, seconds: int, found: bool
 ) -> None:
-    ends = AT + timedelta(seconds=seconds)
+    columns: dict[str, Any] = {"scheduler": scheduler, "state": "COMPLETED", "exit_code": 0}
+    columns["ended_at"] = AT + timedelta(seconds=seconds)
     expected = [f"its duration is {seconds} s in the ledger, 60 s by its records"] if found else []
-    columns = {"scheduler": scheduler, "state": "COMPLETED", "exit_code": 0}
-    assert differences(row, 0, ended_at=ends, **columns) == expected
+    assert differences(row, 0, **columns) == expected
     for without in ("started_at", "ended_at"):
-        assert differences(row, 0, **{"ended_at": ends, without: None}, **columns) == []
+        assert differences(row, 0, **columns | {without: None}) == []
     (Path(row.folder) / "start").unlink()
-    assert list(end_differences(dataclasses.replace(row, ended_at=ends, **columns))) == []
+    assert list(end_differences(dataclasses.replace(row, **columns))) == []
 
 
 def test_a_record_of_another_job_is_a_difference(row: JobRow) -> None:
