@@ -494,6 +494,7 @@ def test_a_submission_to_another_slurm_cluster_is_not_looked_for_here(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slurm_submission(ledger)
+    slurm_submission(ledger, token="f00d")
     with ledger.writing() as session:
         session.execute(sa.update(Attempt).values(slurm_cluster="other@c9:6817"))
     asked = slurm_answers(monkeypatch)
