@@ -480,11 +480,9 @@ def _settle_slurm(ledger: Ledger, submissions: Sequence[Sequence[AttemptRow]]) -
         here = cluster_identity() if submissions else ""
         for cluster in dict.fromkeys(attempts[0].slurm_cluster for attempts in submissions):
             same = [attempts for attempts in submissions if attempts[0].slurm_cluster == cluster]
+            cut_off = f"a submission to Slurm cluster {cluster} was cut off; SLURM_CONF here means {here}"
             with at(cluster, here) as is_reached:
-                if is_reached:
-                    complaints += _settle_on_cluster(ledger, same)
-                    continue
-            complaints.append(f"a submission to Slurm cluster {cluster} was cut off; SLURM_CONF here means {here}")
+                complaints += _settle_on_cluster(ledger, same) if is_reached else [cut_off]
     except Unreachable as error:
         complaints.append(str(error))
     return complaints
