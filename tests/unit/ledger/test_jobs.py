@@ -207,7 +207,12 @@ def test_a_refusal_has_its_reason_and_says_nothing_of_jobs_that_were_taken(ledge
     taken, refused = job_rows(ledger)
     assert (taken.phase, taken.verdict) == (WAITING, None)
     assert (refused.state, refused.phase, refused.verdict) == (NEVER_SUBMITTED, ENDED, FAILED)
-    assert (refused.verdict_reason, refused.failure) == ("invalid partition", "refused")
+    assert (refused.verdict_reason, refused.reason, refused.failure) == (
+        "invalid partition",
+        "invalid partition",
+        "refused",
+    )
+    assert refused.ended_at is not None
     assert record_jobs(ledger, "refused", token="three").to_submit == {"refused-id": 2}
 
 
