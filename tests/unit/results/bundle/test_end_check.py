@@ -67,6 +67,7 @@ def differences(row: JobRow, code: int | None, log: str = "", **columns: Any) ->
         (None, "", {"state": "NODE_FAIL"}),
         (None, "", {"state": "LOST"}),
         (143, "", {"state": "PENDING", "phase": "waiting", "is_requeued": True}),
+        (0, "", {"state": "PENDING", "phase": "waiting", "is_requeued": True}),
         (None, "", {"state": "RUNNING", "phase": "running"}),
         (0, "", LOCAL | {"state": "COMPLETED", "exit_code": 0}),
         (124, "", LOCAL | {"state": "TIMEOUT", "exit_code": 124}),
@@ -106,6 +107,7 @@ def test_an_end_that_slurm_and_the_records_can_both_report_is_no_difference(
         (1, "", LOCAL | {"state": "TIMEOUT", "exit_code": 1}, "and its end record has exit code 1"),
         (143, "", LOCAL | {"state": "CANCELLED", "exit_code": 143}, "and its end record has exit code 143"),
         (143, "", LOCAL | {"state": "FAILED", "exit_code": 15}, "exit_code is 15 in the ledger, 143 in its end record"),
+        (124, "", LOCAL | {"state": "TIMEOUT", "exit_code": 1}, "exit_code is 1 in the ledger, 124 in its end record"),
         (1, "", LOCAL | {"state": "FAILED"}, "exit_code is None in the ledger, 1 in its end record"),
         (143, "", LOCAL | {"state": "FAILED", "exit_code": 143, "signal": 15}, "signal is 15 in the ledger"),
     ],
@@ -160,5 +162,6 @@ def test_an_attempt_that_was_never_submitted_left_nothing_but_a_refusal(row: Job
     (Path(row.folder) / "claimed").write_text("17_0\n")
     assert list(end_differences(never)) == ["state is NEVER_SUBMITTED in the ledger, and its folder contains claimed"]
     write_record(row, "end")
+    (Path(row.folder) / "log.txt").touch()
     (found,) = end_differences(never)
-    assert found.endswith("its folder contains end, claimed")
+    assert found.endswith("its folder contains end, claimed, log.txt")
