@@ -259,7 +259,7 @@ def sees_jobs_of(user: str | None) -> bool:
 def _from_record(record: JobRecord, row: JobSummary, is_asked_to_end: bool) -> Observation:
     # An unknown state of a newer Slurm is not an end.
     phase = record.phase if record.phase is not Phase.UNKNOWN else Phase.RUNNING
-    if phase is Phase.ENDED and row.is_requeued and may_run_again(record.state):
+    if row.is_requeued and may_run_again(record.state):
         ended = utc(record.ended_at)
         if ended is None or now() - ended < REQUEUED_WITHIN:
             phase = Phase.WAITING
@@ -483,11 +483,9 @@ def _settle_slurm(ledger: Ledger, submissions: Sequence[Sequence[AttemptRow]]) -
         here = cluster_identity() if submissions else ""
         for cluster in dict.fromkeys(attempts[0].slurm_cluster for attempts in submissions):
             same = [attempts for attempts in submissions if attempts[0].slurm_cluster == cluster]
+            cut_off = f"a submission to Slurm cluster {cluster} was cut off; SLURM_CONF here means {here}"
             with at(cluster, here) as is_reached:
-                if is_reached:
-                    complaints += _settle_on_cluster(ledger, same)
-                    continue
-            complaints.append(f"a submission to Slurm cluster {cluster} was cut off; SLURM_CONF here means {here}")
+                complaints += _settle_on_cluster(ledger, same) if is_reached else [cut_off]
     except Unreachable as error:
         complaints.append(str(error))
     return complaints

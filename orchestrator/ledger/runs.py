@@ -89,7 +89,7 @@ def claim(
         free = sa.select(sa.func.count()).where(Attempt.state == QUEUED)
         if file is not None:
             free = free.where(Attempt.file == file)
-        count = sum(session.scalar(free.where(Attempt.id.in_(ids))) or 0 for ids in batched(attempt_ids))
+        count = sum(session.scalars(free.where(Attempt.id.in_(ids))).one() for ids in batched(attempt_ids))
         if count != len(attempt_ids):
             return False
         claimed = {"token": token, "state": "SUBMITTING", "phase": SUBMITTING, "reason": None, "created_at": now()}

@@ -494,6 +494,7 @@ def test_a_submission_to_another_slurm_cluster_is_not_looked_for_here(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slurm_submission(ledger)
+    slurm_submission(ledger, token="f00d")
     with ledger.writing() as session:
         session.execute(sa.update(Attempt).values(slurm_cluster="other@c9:6817"))
     asked = slurm_answers(monkeypatch)
@@ -621,3 +622,4 @@ def test_the_end_record_of_another_job_in_the_same_folder_says_nothing(ledger: L
         assert (settling._from_end_record(row) is not None) is known
     seen = settling._from_end_record(row)
     assert seen is not None and (seen.state, seen.exit_code, seen.nodes) == ("FAILED", 3, "n1")
+    assert (seen.seen_via, seen.reason) == ("its own record", "from the job's own end record")

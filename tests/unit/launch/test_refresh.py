@@ -523,6 +523,12 @@ def test_a_waiting_job_that_repro_cancelled_leaves_no_trace_in_slurm(ledger: Led
     assert only(ledger).state == state
 
 
+def test_the_nodes_of_a_job_stay_when_slurm_no_longer_lists_them(ledger: Ledger, slurm: Slurm) -> None:
+    submitted(ledger)
+    assert listed_as(ledger, slurm, "RUNNING").nodes == "n1"
+    assert listed_as(ledger, slurm, "COMPLETED", nodes="").nodes == "n1"
+
+
 def test_the_history_of_a_cancelled_job_has_who_asked_and_what_slurm_lists(ledger: Ledger, slurm: Slurm) -> None:
     submitted(ledger)
     record_asked(ledger, [only(ledger).attempt_id], f"{CANCELLED_BY}me")
@@ -554,3 +560,5 @@ def test_a_submission_that_is_found_has_its_state_in_the_same_refresh(
 def test_only_a_record_of_accounting_may_have_lost_its_comment(source: Source, comment: str, expected: bool) -> None:
     (record,) = parse_queue(queue_row(comment=comment))
     assert is_side_job(replace(record, source=source), "token", Path("/runs/check")) is expected
+    moved = replace(record, source=source, output="/home/runs/check/job.txt")
+    assert is_side_job(moved, "token", Path("/runs/check")), "its output file is in the folder"

@@ -20,7 +20,7 @@ from orchestrator.ledger.runs import (
     record_restart,
     record_submission,
 )
-from orchestrator.ledger.tables import ENDED, RUNNING, VERIFIED, Attempt
+from orchestrator.ledger.tables import ENDED, RUNNING, VERIFIED, Attempt, Event
 from tests.recorded_jobs import new_ledger, record_jobs
 
 
@@ -83,9 +83,15 @@ def test_a_job_that_lost_its_node_before_its_end_stays_one_attempt(ledger: Ledge
 
 def test_two_terminals_that_see_a_run_record_one_attempt(ledger: Ledger) -> None:
     (row,) = may_start_again(ledger)
+    at = now()
     for _ in range(2):
-        record_restart(ledger, row, now())
-    assert [(attempt.number, attempt.phase) for attempt in attempts(ledger)] == [(1, ENDED), (2, RUNNING)]
+        record_restart(ledger, row, at)
+    first, second = attempts(ledger)
+    assert [(attempt.number, attempt.phase) for attempt in (first, second)] == [(1, ENDED), (2, RUNNING)]
+    assert (second.created_at, second.submitted_at, second.started_at) == (at, at, at)
+    with ledger.reading() as session:
+        events = session.execute(sa.select(Event.attempt_id, Event.detail).where(Event.kind == "started again")).all()
+    assert events == [(second.id, "by Slurm, job 17, in job.run2")]
 
 
 @pytest.mark.parametrize(

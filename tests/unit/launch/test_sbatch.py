@@ -455,6 +455,20 @@ def test_what_another_sender_has_claimed_meanwhile_is_left_to_it(
     assert {(row.phase, row.token, row.host) for row in sender.rows()} == {(SUBMITTING, "theirs", "another-host")}
 
 
+def test_a_local_queue_that_another_sender_has_claimed_is_not_started_again(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger, started = new_ledger(site.folder), list[object]()
+    monkeypatch.setattr("orchestrator.launch.submit.send", lambda *_: Sent())
+    monkeypatch.setattr(sbatch, "start_queue", started.append)
+    run_id = submit(site.plans("gbs=4"), site.cluster(), ledger, site.folders, []).run_id
+    turns = queued_attempts(ledger, run_id=run_id)
+    assert claim(ledger, [turn.attempt_id for turn in turns], "theirs", Submitter("another-host", "me", 77))
+    monkeypatch.setattr(sbatch, "queued_attempts", lambda *_, **__: turns)
+    assert send(ledger, run_id, Callbacks(lambda _: None)) == Sent() and started == []
+    assert {(row.phase, row.token) for row in job_rows(ledger)} == {(SUBMITTING, "theirs")}
+
+
 @pytest.mark.fault(
     section="Submissions",
     fault="An attempt is cancelled while others are submitted",

@@ -21,10 +21,13 @@ from orchestrator.ledger.measurements import (
 from orchestrator.ledger.rows import Observation
 from orchestrator.ledger.runs import (
     NewAttempt,
+    Submitter,
+    claim,
     interrupted_submissions,
     record_never_submitted,
     record_queued_again,
     record_submission,
+    time_unsettled_s,
     under_way_of,
 )
 from orchestrator.ledger.tables import (
@@ -166,6 +169,20 @@ def test_a_submission_that_a_second_terminal_found_is_not_queued_again(ledger: L
     assert (row.state, row.phase, row.token, row.reason) == ("PENDING", WAITING, "token", None)
 
 
+def test_the_time_without_an_answer_begins_again_with_each_submission(ledger: Ledger) -> None:
+    """Else the second submission of a slow host is given up before its time."""
+
+    def waited(seconds_since_boot: float, boot_id: str = "boot") -> float:
+        return time_unsettled_s(ledger, [1], boot_id, seconds_since_boot)[1]
+
+    record_jobs(ledger, "a")
+    assert [waited(10.0), waited(25.0), waited(300.0, "of another machine"), waited(30.0)] == [0.0, 15.0, 0.0, 20.0]
+    record_queued_again(ledger, "token", "not found")
+    assert job_rows(ledger)[0].reason == "not found"
+    assert claim(ledger, [1], "again", Submitter("here", "me", 1))
+    assert ([waited(40.0), waited(45.0)], job_rows(ledger)[0].reason) == ([0.0, 5.0], None)
+
+
 def test_an_open_submission_is_one_id_whatever_its_number_of_attempts(ledger: Ledger) -> None:
     run = new_run()
     record_jobs(ledger, "a", "b", run=run)
@@ -190,7 +207,12 @@ def test_a_refusal_has_its_reason_and_says_nothing_of_jobs_that_were_taken(ledge
     taken, refused = job_rows(ledger)
     assert (taken.phase, taken.verdict) == (WAITING, None)
     assert (refused.state, refused.phase, refused.verdict) == (NEVER_SUBMITTED, ENDED, FAILED)
-    assert (refused.verdict_reason, refused.failure) == ("invalid partition", "refused")
+    assert (refused.verdict_reason, refused.reason, refused.failure) == (
+        "invalid partition",
+        "invalid partition",
+        "refused",
+    )
+    assert refused.ended_at is not None
     assert record_jobs(ledger, "refused", token="three").to_submit == {"refused-id": 2}
 
 

@@ -17,7 +17,7 @@ from tests.recorded_jobs import new_ledger, record_jobs
 AT = datetime(2026, 1, 1)
 SLURM = "slurmstepd: error: *** STEP 17.0 ON n1 CANCELLED AT 2026-01-01T00:00:00 DUE TO {} ***\n"
 LIMIT, PREEMPTION, NODE = (SLURM.format(why) for why in ("TIME LIMIT", "PREEMPTION", "NODE FAILURE"))
-LOCAL = {"scheduler": "local"}
+LOCAL: dict[str, Any] = {"scheduler": "local"}
 OOM = "slurmstepd: error: Detected 1 oom_kill event in StepId=17.0. Some of the step tasks have been OOM Killed.\n"
 
 
@@ -67,6 +67,7 @@ def differences(row: JobRow, code: int | None, log: str = "", **columns: Any) ->
         (None, "", {"state": "NODE_FAIL"}),
         (None, "", {"state": "LOST"}),
         (143, "", {"state": "PENDING", "phase": "waiting", "is_requeued": True}),
+        (0, "", {"state": "PENDING", "phase": "waiting", "is_requeued": True}),
         (None, "", {"state": "RUNNING", "phase": "running"}),
         (0, "", LOCAL | {"state": "COMPLETED", "exit_code": 0}),
         (124, "", LOCAL | {"state": "TIMEOUT", "exit_code": 124}),
@@ -106,6 +107,7 @@ def test_an_end_that_slurm_and_the_records_can_both_report_is_no_difference(
         (1, "", LOCAL | {"state": "TIMEOUT", "exit_code": 1}, "and its end record has exit code 1"),
         (143, "", LOCAL | {"state": "CANCELLED", "exit_code": 143}, "and its end record has exit code 143"),
         (143, "", LOCAL | {"state": "FAILED", "exit_code": 15}, "exit_code is 15 in the ledger, 143 in its end record"),
+        (124, "", LOCAL | {"state": "TIMEOUT", "exit_code": 1}, "exit_code is 1 in the ledger, 124 in its end record"),
         (1, "", LOCAL | {"state": "FAILED"}, "exit_code is None in the ledger, 1 in its end record"),
         (143, "", LOCAL | {"state": "FAILED", "exit_code": 143, "signal": 15}, "signal is 15 in the ledger"),
     ],
@@ -135,14 +137,14 @@ def test_a_job_that_repro_cancelled_has_its_mark(row: JobRow) -> None:
 def test_a_job_has_the_duration_of_its_records_up_to_5_s_and_a_slurm_job_may_be_longer(
     row: JobRow, scheduler: str, seconds: int, found: bool
 ) -> None:
-    ends = AT + timedelta(seconds=seconds)
+    columns: dict[str, Any] = {"scheduler": scheduler, "state": "COMPLETED", "exit_code": 0}
+    columns["ended_at"] = AT + timedelta(seconds=seconds)
     expected = [f"its duration is {seconds} s in the ledger, 60 s by its records"] if found else []
-    columns = {"scheduler": scheduler, "state": "COMPLETED", "exit_code": 0}
-    assert differences(row, 0, ended_at=ends, **columns) == expected
+    assert differences(row, 0, **columns) == expected
     for without in ("started_at", "ended_at"):
-        assert differences(row, 0, **{"ended_at": ends, without: None}, **columns) == []
+        assert differences(row, 0, **columns | {without: None}) == []
     (Path(row.folder) / "start").unlink()
-    assert list(end_differences(dataclasses.replace(row, ended_at=ends, **columns))) == []
+    assert list(end_differences(dataclasses.replace(row, **columns))) == []
 
 
 def test_a_record_of_another_job_is_a_difference(row: JobRow) -> None:
@@ -160,5 +162,6 @@ def test_an_attempt_that_was_never_submitted_left_nothing_but_a_refusal(row: Job
     (Path(row.folder) / "claimed").write_text("17_0\n")
     assert list(end_differences(never)) == ["state is NEVER_SUBMITTED in the ledger, and its folder contains claimed"]
     write_record(row, "end")
+    (Path(row.folder) / "log.txt").touch()
     (found,) = end_differences(never)
-    assert found.endswith("its folder contains end, claimed")
+    assert found.endswith("its folder contains end, claimed, log.txt")
