@@ -411,15 +411,8 @@ class Allocation:
     tasks_per_node: int | None = None
     ranks_per_node: int | None = None
 
-    def node_of_task(self, task: int | None) -> str | None:
-        """Return the node of a task of srun."""
-        return self._node(task, self.tasks_per_node)
-
-    def node_of_rank(self, rank: int | None) -> str | None:
-        """Return the node of a rank."""
-        return self._node(rank, self.ranks_per_node)
-
-    def _node(self, number: int | None, per_node: int | None) -> str | None:
+    def node_of(self, number: int | None, per_node: int | None) -> str | None:
+        """Return the node of a task or a rank, by the number of tasks or ranks per node."""
         if number is None or not per_node or number // per_node >= len(self.nodes):
             return None
         return self.nodes[number // per_node]
@@ -441,7 +434,9 @@ def failed_nodes(
         finder.feed(block)
         ends.feed(block)
     if failure is Failure.NODE_FAIL:
-        nodes: Iterable[str] = filter(None, (node or allocation.node_of_task(task) for node, task in ends.lost))
+        nodes: Iterable[str] = filter(
+            None, (node or allocation.node_of(task, allocation.tasks_per_node) for node, task in ends.lost)
+        )
     else:
         nodes = _nodes_of_line(failing_line(failure, finder.cause()), ends, allocation)
     # Other names are output of a program, or of an earlier start of the job on other nodes.
@@ -452,9 +447,10 @@ def _nodes_of_line(line: Cause | None, ends: _TaskEnds, allocation: Allocation) 
     """Return the nodes that printed the deciding line, else the node of the first task that failed."""
     origins = line.origins if line else ()
     by_origin = (
-        origin.node or ends.node_of_task(origin.task) or allocation.node_of_task(origin.task) for origin in origins
+        origin.node or ends.node_of_task(origin.task) or allocation.node_of(origin.task, allocation.tasks_per_node)
+        for origin in origins
     )
-    by_rank = allocation.node_of_rank(line.rank) if line else None
+    by_rank = allocation.node_of(line.rank, allocation.ranks_per_node) if line else None
     nodes = tuple(node for node in by_origin if node) or ((by_rank,) if by_rank else ())
     return nodes or ends.first_failed
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from unittest.mock import Mock
 
 import pytest
 
@@ -21,6 +22,7 @@ from orchestrator.reading.failure import (
     Mismatch,
     class_named,
     failing_line,
+    fails_as_published,
     failure_of,
     is_of_classes,
     judgement_of,
@@ -314,6 +316,18 @@ def test_the_pause_grows_with_the_failures_that_are_retried(submitted: int, fail
 )
 def test_a_commit_differs_only_from_another_commit(ran: str | None, planned: str | None, differs: bool) -> None:
     assert [found.reason for found in other_commit(ran, planned)] == [f"ran commit {ran}, not {planned}"] * differs
+
+
+@pytest.mark.parametrize(
+    ("outcome", "failure", "published"),
+    [("oom", "gpu-oom", True), ("oom", "host-oom", False), ("oom", None, False), ("ok", "gpu-oom", False)],
+)
+def test_a_case_fails_as_published_only_for_lack_of_gpu_memory(
+    outcome: str, failure: str | None, published: bool
+) -> None:
+    case = Mock(expected=Mock(outcome=outcome))
+    assert fails_as_published(case, failure) is published
+    assert not fails_as_published(Mock(expected=None), failure)
 
 
 FAILED_WELL = Ending(ENDED, "FAILED", 1, None)
