@@ -424,7 +424,7 @@ _TORCH = re.compile(r"\[rank([0-9]{1,9})\]: ?")
 # Labels of any launcher or logger before an exception: brackets, words with a digit (times, hosts, lines of a file),
 # an error's level, and a logger's name. An exception that is logged as a warning ends no program.
 _LABELS = re.compile(
-    r"(?:(?![\[(]?\W{0,9}(?:DEBUG|INFO|WARN|[DIW][0-9]{4} ))"
+    r"(?:(?![\[(]?\W{0,9}(?:(?i:trace|debug|info|notice|warn)|[DIW][0-9]{4} ))"
     r"(?:\[[^\[\]]{1,100}\]|\([^()]{1,100}\)|(?=[^\s\[\]()]{0,60}[0-9])[^\s\[\]()]{1,120}(?:\]|(?= ))"
     r"|(?:ERROR|CRITICAL|FATAL)(?::[\w.]{1,60}:|(?=[ :]))|[A-Za-z_.]{1,60}(?= [-|] )"
     r"|(?:[a-z_]{1,40}\.){1,6}[a-z_]{1,40}(?=:))[ :|-]{0,20}){1,10}"

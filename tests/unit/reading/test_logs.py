@@ -283,6 +283,7 @@ def test_a_line_without_an_end_does_not_fill_the_memory(monkeypatch: pytest.Monk
         ("(Worker pid=123, ip=192.0.2.1) ValueError: bad", "ValueError: bad", None),
         ("pod-0 | KeyError: 'x'", "KeyError: 'x'", None),
         ("WARNING:root:ValueError: bad", None, None),
+        ("[2026-07-18 15:06:29] [warning] ValueError: bad", None, None),
         ("W0101 10:00:00.123456 12345 file.cc:12] ValueError: bad", None, None),
         ("[20260612 10:00:37][rank-7/8][INFO ] [--trainer.py:2120] :  ValueError: bad", None, None),
         ("2026-01-01 10:00:00,123 - megatron.training - WARNING - ValueError: bad", None, None),
