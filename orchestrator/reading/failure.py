@@ -338,7 +338,8 @@ def judgement_of(findings: LogFindings, ending: Ending, find_cause: Callable[[],
     reasons += findings.lacking
     kind, is_whole = cause.kind if cause else None, not findings.lacking
     failure = failure_of(ending, kind, differs=bool(differs), is_whole=is_whole, is_finite=findings.is_finite)
-    if cause and cause.exit_code is not None and ending.exit_code in (KILLED_CODE, TERMINATED_CODE):
+    is_of_signal = ending.exit_code in (KILLED_CODE, TERMINATED_CODE)
+    if is_of_signal and cause and cause.exit_code is not None and failure not in (Failure.KILLED, Failure.HOST_OOM):
         ending = replace(ending, exit_code=cause.exit_code)  # srun returns the largest code, of the tasks that it ended
     if failure is Failure.STOPPED and ending.state == "CANCELLED":
         return Judgement(FAILED, f"not started: {ending.reason}", failure)

@@ -49,6 +49,7 @@ NCCL = b"3: torch.distributed.DistBackendError: NCCL error in: x.cpp:94, unhandl
 HUNG = b"[rank1]:[E810] [Rank 1] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=78\n"
 LIMIT = b"slurmstepd: error: *** JOB 5 ON n1 CANCELLED AT 2026-01-01T10:00:00 DUE TO TIME LIMIT ***\n"
 MISUSED = b"DistBackendError: NCCL error in: x.cpp:94, invalid usage (run with NCCL_DEBUG=WARN), NCCL version 2.28.9\n"
+LOST = "ncclRemoteError: A call failed possibly due to a network error or a remote process exiting prematurely."
 NO_IMAGE = b"slurmstepd-n3: error: pyxis: couldn't start container\nsrun: error: n3: task 4: Exited with exit code 1\n"
 
 
@@ -209,6 +210,13 @@ def test_the_reason_has_the_code_of_the_task_that_ended_by_itself(exit_code: int
     ending = Ending(ENDED, "FAILED", exit_code, None)
     judged = judgement_of(LogFindings(), ending, lambda: megatron_cause(log.encode()))
     assert judged.reason == f"FAILED with exit code {shown} (error: ValueError: bad)"
+
+
+@pytest.mark.parametrize("line", ["task: line 14: 1234 Killed  python", "srun: error: n2: task 3: Out Of Memory"])
+def test_the_reason_of_a_killed_task_has_the_code_of_its_signal(line: str) -> None:
+    log = f"{line}\n0: {LOST}\nsrun: error: n1: tasks 0-1: Exited with exit code 1\n"
+    judged = judgement_of(LogFindings(), Ending(ENDED, "FAILED", 137, None), lambda: megatron_cause(log.encode()))
+    assert judged.failure in {"killed", "host-oom"} and str(judged.reason).startswith("FAILED with exit code 137 (")
 
 
 @pytest.mark.parametrize("kind", [None, "out of GPU memory", "out of host memory", "NCCL time-out", "error"])
