@@ -54,7 +54,6 @@ FAULTS = {
     "container": Kind("image"),
     "launch failed": Kind("node-fail"),
 }
-"""Kinds by their names."""
 OF_RANK = frozenset(name for name, kind in FAULTS.items() if kind.of == RANK)
 OF_JOB = frozenset(name for name, kind in FAULTS.items() if kind.of == JOB)
 FOLLOW_AN_END = frozenset(name for name, kind in FAULTS.items() if kind.follows)
@@ -73,10 +72,7 @@ _PARTS = {
 
 
 class CauseRow(NamedTuple):
-    """A kind of line with its pattern, the text of a program as an example, and the project that prints it.
-
-    `token` is a literal of the line, if `TOKENS` has none of its literals.
-    """
+    """A kind of line: who prints it, an example, its pattern, and one of its literals if `TOKENS` has none of them."""
 
     kind: str
     source: str
@@ -218,7 +214,6 @@ a rank was killed | Slurm | srun: error: n1: task 3: Killed
     <TASKS>Killed
 error | Slurm | srun: fatal: SLURM_MEM_PER_CPU, SLURM_MEM_PER_GPU, and SLURM_MEM_PER_NODE are mutually exclusive.
     ^(?:pretrain|bash|timeout|mpirun|prterun): |^(?:slurmstepd(?:-[\w.-]{1,64})?|srun): (?:error|fatal):[ ]
-# Notices.
 error | Slurm | srun: Job step aborted: Waiting up to 32 seconds for job step to finish.
     ^(?:slurmstepd(?:-[\w.-]{1,64})?|srun): (?!job [0-9]{1,20} (?:queued|has been))
 """)
@@ -236,18 +231,15 @@ CONSEQUENCE = re.compile(
 )
 """Exceptions of a rank that lost other ranks or was ended by a signal. The last text is of torch's data loader."""
 
-# fmt: off
-TOKENS = (
-    b"rror", b"Exception", b"repro: ", b"out of memory", b"_STATUS_ALLOC_FAILED", b"allocate memory", b"kill event",
-    b"can't open file", b"must be exported", b"(SIG", b"exited on signal", b"Segmentation", b"Bus error",
-    b"Floating point exc", b"Illegal instr", b"Watchdog caught", b"NCCL work", b"NCCL operations", b"DUE TO ",
-    b"collective timeout", b"not found", b"No module named", b"srun: ", b"slurmstepd", b"pretrain: ", b"bash: ",
-    b"timeout: ", b"mpirun: ", b"prterun: ", b" Killed", b"Cuda failure", b"Call to ibv_", b"socket interface",
-    b"neither AF_INET", b"Duplicate GPU", b"peer access is", b"GPU is lost",
-    b"GPU requires", b"fallen off the bus", b"the device handle", b"NVIDIA-SMI has", b"to initialize NVML",
-    b": line ", b"Critical Xid", *(row.token for row in ROWS if row.token),
+_TOKENS = (
+    b"rror|Exception|repro: |out of memory|_STATUS_ALLOC_FAILED|allocate memory|kill event|can't open file|"
+    b"must be exported|(SIG|exited on signal|Segmentation|Bus error|Floating point exc|Illegal instr|"
+    b"Watchdog caught|NCCL work|NCCL operations|DUE TO |collective timeout|not found|No module named|srun: |"
+    b"slurmstepd|pretrain: |bash: |timeout: |mpirun: |prterun: | Killed|Cuda failure|Call to ibv_|"
+    b"socket interface|neither AF_INET|Duplicate GPU|peer access is|GPU is lost|GPU requires|fallen off the bus|"
+    b"the device handle|NVIDIA-SMI has|to initialize NVML|: line |Critical Xid"
 )
-# fmt: on
+TOKENS = (*_TOKENS.split(b"|"), *(row.token for row in ROWS if row.token))
 """Literals: each line of any kind contains one of them. A search for them is many times faster than for patterns."""
 
 

@@ -334,7 +334,7 @@ def judgement_of(findings: LogFindings, ending: Ending, find_cause: Callable[[],
     cause = find_cause()
     at_limit = findings.at_limit(cause) if ending.reached_limit and not reasons else None
     if at_limit and not ending.outside_image:
-        return Judgement(PARTIAL, at_limit, None, _without_others(cause.of(kinds.TIME_LIMIT) if cause else None))
+        return Judgement(PARTIAL, at_limit, None, cause.of(kinds.TIME_LIMIT) if cause else None)
     reasons += findings.lacking
     kind, is_whole = cause.kind if cause else None, not findings.lacking
     failure = failure_of(ending, kind, differs=bool(differs), is_whole=is_whole, is_finite=findings.is_finite)
@@ -355,7 +355,7 @@ def judgement_of(findings: LogFindings, ending: Ending, find_cause: Callable[[],
     if failure is Failure.CONFIGURATION and differs:  # other errors may follow from the configuration
         line = cause.of(kinds.WHAT_RAN) if cause and any(mismatch.is_of_world for mismatch in differs) else None
     fault = cause if differs and failure is Failure.CONFIGURATION else line
-    return Judgement(FAILED, "; ".join([*_end(ending, failure, fault), *reasons]), failure, _without_others(line))
+    return Judgement(FAILED, "; ".join([*_end(ending, failure, fault), *reasons]), failure, line)
 
 
 def _end(ending: Ending, failure: str, fault: Cause | None) -> list[str]:
@@ -378,11 +378,6 @@ def _end(ending: Ending, failure: str, fault: Cause | None) -> list[str]:
         why = str(fault) if fault and fault.is_fault and failure is not Failure.CANCELLED else ending.reason
         reasons.append(f"{ending.state}{code}" + (f" ({why})" if why and not is_of_memory else ""))
     return reasons
-
-
-def _without_others(cause: Cause | None) -> Cause | None:
-    """Return the cause without its alternative lines."""
-    return replace(cause, others=()) if cause else None
 
 
 # ---- nodes at fault ------------------------------------------------------------------------------------------

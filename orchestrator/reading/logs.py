@@ -479,8 +479,7 @@ def parse_line(line: bytes) -> LogLine:
     torch = torch or _TORCH.match(text)
     text = text[torch.end() :] if torch else text
     within = None if torch else _WITHIN.search(text)
-    labels = _LABELS.match(text)
-    if labels is not None:
+    if labels := _LABELS.match(text):
         torch = torch or _TORCH.search(labels[0])
         text = text[labels.end() :]
     node = _NODE.match(text)
