@@ -54,13 +54,12 @@ FAULTS = {
     "container": Kind("image"),
     "launch failed": Kind("node-fail"),
 }
-"""Kinds by their names."""
 OF_RANK = frozenset(name for name, kind in FAULTS.items() if kind.of == RANK)
 OF_JOB = frozenset(name for name, kind in FAULTS.items() if kind.of == JOB)
 FOLLOW_AN_END = frozenset(name for name, kind in FAULTS.items() if kind.follows)
 
 _PARTS = {
-    "EXCEPTION": r"(?:[A-Za-z_]\w{0,60}\.){0,8}[A-Za-z_]\w{0,60}(?:Error|Exception)(?:: |:?$)",
+    "EXCEPTION": r"(?:[A-Za-z_]\w{0,60}\.){0,8}(?:[A-Za-z_]\w{0,60}(?:Error|Exception)|Exception)(?:: |:?$)",
     "TASKS": r"error: [\w.-]{1,64}: tasks? [0-9,\- ]{1,80}: ",
     "NCCL": r"NCCL [Ee]rror(?: in|:| [0-9])",
     "SIGKILL": r"(?P<shown>Signal [0-9]{1,3} \(SIGKILL\) received.*)",
@@ -73,10 +72,7 @@ _PARTS = {
 
 
 class CauseRow(NamedTuple):
-    """A kind of line with its pattern, the text of a program as an example, and the project that prints it.
-
-    `token` is a literal of the line, if `TOKENS` has none of its literals.
-    """
+    """A kind of line: who prints it, an example, its pattern, and one of its literals if `TOKENS` has none of them."""
 
     kind: str
     source: str
@@ -104,15 +100,15 @@ outside its image | repro | repro: n3 runs it outside its image
 # Faults of the machine, whatever the program does.
 GPU fault | CUDA | torch.AcceleratorError: CUDA error: uncorrectable ECC error encountered
     <CUDA>(?:uncorrectable (?:ECC|NVLink) error|.{0,99}a hardware error|.{0,99}system not yet initialized)|
-    Detected Critical Xid|GPU is lost|GPU requires re(?:set|start)|fallen off the bus|
+    Detected Critical Xid|HW Exception by GPU|GPU is lost|GPU requires re(?:set|start)|fallen off the bus|
     Unable to determine the device handle for|NVIDIA-SMI has failed|Failed to initialize NVML
 GPU cannot be used | CUDA | RuntimeError: CUDA error: no kernel image is available for execution on the device
     <CUDA>.{0,99}(?:driver on your system is too old|driver version is insufficient|no kernel image is avail|
     unsupported toolchain|forward compatibility was attempted|unsupported display driver|invalid device ordinal|
     no NVIDIA driver on|No CUDA GPUs are avail|no CUDA-capable device)|peer access is not supported
 NaN ended the program | Megatron-LM | RuntimeError: Unexpected result nan (message='found NaN in local grad norm')
-    ^(?:AssertionError|RuntimeError|ValueError): .{0,200}
-    (?:found (?:NaN|Inf) in |[Uu]nexpected result -?(?:nan|inf)\b)
+    ^<EXCEPTION>.{0,200}(?:found (?:NaN|Inf) in |[Uu]nexpected result -?(?:nan|inf)\b|is non-finite|returned nan values|
+    loss scale already at minimum|[Mm]inimum loss scale reached|[Ll]oss (?:returned in .{1,40} )?is (?:nan|NaN|inf)\b)
 argument error | argparse | pretrain_gpt.py: error: unrecognized arguments: --DDP-impl local
     (?:\.py|pretrain): error: |error: (?:unrecognized arguments|argument |the following )
 argument error | pyxis | srun: error: pyxis: could not add mount entry: a:b
@@ -123,12 +119,12 @@ failed assertion | Python | AssertionError: world size (8) is not divisible by 3
 GPU in use | CUDA | RuntimeError: CUDA error: all CUDA-capable devices are busy or unavailable
     <CUDA>.{0,99}busy or unavailable
 out of GPU memory | PyTorch | torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB
-    OutOfMemoryError|(?:CUDA|Cuda|cuda|THC).{0,60}out of memory|CU(?:BLAS|DNN)_STATUS_ALLOC_FAILED
+    OutOfMemoryError|(?:CUDA|Cuda|cuda|HIP|THC).{0,60}out of memory|CU(?:BLAS|DNN)_STATUS_ALLOC_FAILED
 out of host memory | Slurm | slurmstepd: error: Detected 1 oom_kill event in StepId=17.0. Some of the step
     oom[_-]kill event|<TASKS>Out Of Memory|^MemoryError(?:: |:?$)|(?<!failed with error C)annot allocate memory|
     DefaultCPUAllocator: (?:can't allocate|not enough) memory
 out of host memory | Slurm | slurmstepd: error: StepId=6398.0 exceeded memory limit (50385 > 49152), being killed
-    ^slurmstepd.{0,100} exceeded (?:virtual )?memory limit .{0,80}being killed
+    ^slurmstepd.{0,100} (?:exceeded (?:virtual )?memory limit .{0,80}being killed|Exceeded (?:job|step) memory limit$)
 network error | PyTorch | RuntimeError: The server socket has failed to listen on any local network address.
     ^<EXCEPTION>.{0,300}(?:EADDRINUSE|[Aa]ddress already in use|failed to listen on any local)
 network error | Python | socket.gaierror: [Errno -2] Name or service not known
@@ -156,14 +152,14 @@ NCCL misused | NCCL | n1:7:9 [0] init.cc:800 NCCL WARN Duplicate GPU detected : 
 NCCL misused | PyTorch | DistBackendError: NCCL error in: x.cpp:94, invalid usage
     <NCCL>.{0,300}invalid (?:usage|argument)|ncclInvalid(?:Usage|Argument):[ ]
 NCCL error | NCCL | NCCL WARN NET/IB : Got completion from peer 192.0.2.1<44206> with status=12 | Got completion
-    Got completion from peer .{1,200}(?:status=|with error )
+    Got completion from peer .{1,200}(?:status=|with error )|NET/OFI .{0,200}completed with error|async event : port err
 NCCL error | NCCL | n1:7:9 [0] enqueue.cc:1 NCCL WARN Cuda failure 1 'invalid argument'
     Cuda failure (?:[0-9]{1,4} )?'(?!driver shutting down)|Call to ibv_\w{1,40} (?:failed|timed)
 NCCL error | PyTorch | torch.distributed.DistBackendError: NCCL error in: x.cpp:94, unhandled system error
     <NCCL>(?!.{0,300}(?:remote process|network error))|nccl(?:UnhandledCuda|System|Internal)Error:[ ]
-NCCL time-out | PyTorch | [E ProcessGroupNCCL.cpp:475] [Rank 3] Watchdog caught collective operation timeout
+NCCL time-out | PyTorch | [E ProcessGroupNCCL.cpp:475] Watchdog caught collective operation timeout | got stuck for
     Watchdog caught collective operation timeout|Timeout at NCCL work: |NCCL operations have failed or timed out|
-    collective timeout from +rank
+    collective timeout from +rank|watchdog got stuck for
 NCCL lost a rank | PyTorch | ncclRemoteError: A call failed possibly due to a network error
     <NCCL>|ncclRemoteError: |NCCL communicator was aborted
 # By NCCL's watchdog, and in a launcher's report, but not as its root cause: it kills ranks that do not end.
@@ -183,8 +179,13 @@ not found | Apptainer | FATAL:   "python9": executable file not found in $PATH |
     ^(?:FATAL: {2,}|Error: ).{0,300}(?:executable file .{0,200}not found|command that was not found)
 container | Apptainer | FATAL:   container creation failed: mount /data->/data error: mount source /data doesn't exist
     ^FATAL: {2,}(?!exec )
+container | Apptainer | ERROR  : Failed to create user namespace: user namespace disabled | ERROR  :
+    ^ERROR {2}:[ ]
+container | Docker | docker: Error response from daemon: could not select device driver "" with capabilities: [[gpu]].
+    ^docker: (?:Error response from daemon|Cannot connect to)
 container | podman | Error: statfs /data: no such file or directory
-    ^Error: (?:statfs |OCI runtime|crun: |runc: |short-name |initializing source|unable to copy|.{1,200}image not known)
+    ^Error: (?:statfs |OCI runtime|crun: |runc: |short-name |initializing source|unable to copy|.{1,200}image not known|
+    creating container|preparing container|mounting |pinging container registry|writing blob|reading (?:blob|manifest))
 container | Shifter | FAILED to find requested image | FAILED to
     ^FAILED to (?:find requested image|setup |obtain |mount |lookup |initialize )
 launch failed | Slurm | srun: error: Task launch for StepId=96.0 failed on node n1: Socket timed out
@@ -196,12 +197,14 @@ not found | bash | task: line 14: /opt/conda/bin/python: No such file or directo
     : line [0-9]{1,9}: .{1,300}: <NO_PROGRAM>
 network error | PyTorch | torch.distributed.DistNetworkError: The client socket has timed out after 600000ms
     Dist(?:Network|Store)Error: |Rendezvous(?:Connection|Timeout)Error|
-    client socket has (?:timed out|failed to connect)
+    client socket has (?:timed out|failed to connect)|[Gg]loo connectFullMesh failed
 error | Python | loading failed with ValueError: bad magic number
     (?<![A-Za-z.])[A-Za-z.]{0,80}(?:Error|Exception): +[^ ]
 # srun then prints only the exit code.
 error | Slurm | slurmstepd: error: couldn't chdir to `/work': Permission denied: going to /tmp instead
     ^slurmstepd(?:-[\w.-]{1,64})?: error: couldn't chdir to[ ]
+error | Open MPI | [n1:12255] OPAL ERROR: Unreachable in file ext3x_client.c at line 112 | OPAL ERROR
+    OPAL ERROR:[ ]
 error | PMIx | [n1:12255] PMIX ERROR: NOT-FOUND in file server/pmix_server.c at line 229 | pmix_
     ^ *pmix_\w{1,60} failed$|PMIX ERROR:[ ]
 error | Slurm | srun: error: n1: task 3: Exited with exit code 2
@@ -211,7 +214,6 @@ a rank was killed | Slurm | srun: error: n1: task 3: Killed
     <TASKS>Killed
 error | Slurm | srun: fatal: SLURM_MEM_PER_CPU, SLURM_MEM_PER_GPU, and SLURM_MEM_PER_NODE are mutually exclusive.
     ^(?:pretrain|bash|timeout|mpirun|prterun): |^(?:slurmstepd(?:-[\w.-]{1,64})?|srun): (?:error|fatal):[ ]
-# Notices.
 error | Slurm | srun: Job step aborted: Waiting up to 32 seconds for job step to finish.
     ^(?:slurmstepd(?:-[\w.-]{1,64})?|srun): (?!job [0-9]{1,20} (?:queued|has been))
 """)
@@ -229,18 +231,15 @@ CONSEQUENCE = re.compile(
 )
 """Exceptions of a rank that lost other ranks or was ended by a signal. The last text is of torch's data loader."""
 
-# fmt: off
-TOKENS = (
-    b"rror", b"Exception", b"repro: ", b"out of memory", b"_STATUS_ALLOC_FAILED", b"allocate memory", b"kill event",
-    b"can't open file", b"must be exported", b"(SIG", b"exited on signal", b"Segmentation", b"Bus error",
-    b"Floating point exc", b"Illegal instr", b"Watchdog caught", b"NCCL work", b"NCCL operations", b"DUE TO ",
-    b"collective timeout", b"not found", b"No module named", b"srun: ", b"slurmstepd", b"pretrain: ", b"bash: ",
-    b"timeout: ", b"mpirun: ", b"prterun: ", b" Killed", b"Cuda failure", b"Call to ibv_", b"socket interface",
-    b"neither AF_INET", b"Duplicate GPU", b"peer access is", b"GPU is lost",
-    b"GPU requires", b"fallen off the bus", b"the device handle", b"NVIDIA-SMI has", b"to initialize NVML",
-    b": line ", b"Critical Xid", *(row.token for row in ROWS if row.token),
+_TOKENS = (
+    b"rror|Exception|repro: |out of memory|_STATUS_ALLOC_FAILED|allocate memory|kill event|can't open file|"
+    b"must be exported|(SIG|exited on signal|Segmentation|Bus error|Floating point exc|Illegal instr|"
+    b"Watchdog caught|NCCL work|NCCL operations|DUE TO |collective timeout|not found|No module named|srun: |"
+    b"slurmstepd|pretrain: |bash: |timeout: |mpirun: |prterun: | Killed|Cuda failure|Call to ibv_|"
+    b"socket interface|neither AF_INET|Duplicate GPU|peer access is|GPU is lost|GPU requires|fallen off the bus|"
+    b"the device handle|NVIDIA-SMI has|to initialize NVML|: line |Critical Xid"
 )
-# fmt: on
+TOKENS = (*_TOKENS.split(b"|"), *(row.token for row in ROWS if row.token))
 """Literals: each line of any kind contains one of them. A search for them is many times faster than for patterns."""
 
 

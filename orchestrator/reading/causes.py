@@ -118,9 +118,7 @@ _LEAST_ERROR = max(order for order, (kind, _) in enumerate(kinds.KINDS) if kind 
 
 _DIGITS = str.maketrans("12345678", "9" * 8)
 _TIMED_OUT_RANK = re.compile(r"collective timeout from +rank ([0-9]{1,9})")
-_EXITED_WITH = re.compile(
-    r"error: [\w.-]{1,64}: tasks? [0-9,\- ]{1,80}: Exited with exit code (?!1(?:37|43)\b)([0-9]{1,3})"
-)
+_EXITED_WITH = re.compile(r": tasks? [0-9,\- ]{1,80}: Exited with exit code (?!1(?:37|43)\b)([0-9]{1,3})")
 
 
 @dataclass(frozen=True, slots=True, eq=False)

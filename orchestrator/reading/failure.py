@@ -334,11 +334,12 @@ def judgement_of(findings: LogFindings, ending: Ending, find_cause: Callable[[],
     cause = find_cause()
     at_limit = findings.at_limit(cause) if ending.reached_limit and not reasons else None
     if at_limit and not ending.outside_image:
-        return Judgement(PARTIAL, at_limit, None, _without_others(cause.of(kinds.TIME_LIMIT) if cause else None))
+        return Judgement(PARTIAL, at_limit, None, cause.of(kinds.TIME_LIMIT) if cause else None)
     reasons += findings.lacking
     kind, is_whole = cause.kind if cause else None, not findings.lacking
     failure = failure_of(ending, kind, differs=bool(differs), is_whole=is_whole, is_finite=findings.is_finite)
-    if cause and cause.exit_code is not None and ending.exit_code in (KILLED_CODE, TERMINATED_CODE):
+    is_of_signal = ending.exit_code in (KILLED_CODE, TERMINATED_CODE)
+    if is_of_signal and cause and cause.exit_code is not None and failure not in (Failure.KILLED, Failure.HOST_OOM):
         ending = replace(ending, exit_code=cause.exit_code)  # srun returns the largest code, of the tasks that it ended
     if failure is Failure.STOPPED and ending.state == "CANCELLED":
         return Judgement(FAILED, f"not started: {ending.reason}", failure)
@@ -354,7 +355,7 @@ def judgement_of(findings: LogFindings, ending: Ending, find_cause: Callable[[],
     if failure is Failure.CONFIGURATION and differs:  # other errors may follow from the configuration
         line = cause.of(kinds.WHAT_RAN) if cause and any(mismatch.is_of_world for mismatch in differs) else None
     fault = cause if differs and failure is Failure.CONFIGURATION else line
-    return Judgement(FAILED, "; ".join([*_end(ending, failure, fault), *reasons]), failure, _without_others(line))
+    return Judgement(FAILED, "; ".join([*_end(ending, failure, fault), *reasons]), failure, line)
 
 
 def _end(ending: Ending, failure: str, fault: Cause | None) -> list[str]:
@@ -377,11 +378,6 @@ def _end(ending: Ending, failure: str, fault: Cause | None) -> list[str]:
         why = str(fault) if fault and fault.is_fault and failure is not Failure.CANCELLED else ending.reason
         reasons.append(f"{ending.state}{code}" + (f" ({why})" if why and not is_of_memory else ""))
     return reasons
-
-
-def _without_others(cause: Cause | None) -> Cause | None:
-    """Return the cause without its alternative lines."""
-    return replace(cause, others=()) if cause else None
 
 
 # ---- nodes at fault ------------------------------------------------------------------------------------------
@@ -411,15 +407,8 @@ class Allocation:
     tasks_per_node: int | None = None
     ranks_per_node: int | None = None
 
-    def node_of_task(self, task: int | None) -> str | None:
-        """Return the node of a task of srun."""
-        return self._node(task, self.tasks_per_node)
-
-    def node_of_rank(self, rank: int | None) -> str | None:
-        """Return the node of a rank."""
-        return self._node(rank, self.ranks_per_node)
-
-    def _node(self, number: int | None, per_node: int | None) -> str | None:
+    def node_of(self, number: int | None, per_node: int | None) -> str | None:
+        """Return the node of a task or a rank, by the number of tasks or ranks per node."""
         if number is None or not per_node or number // per_node >= len(self.nodes):
             return None
         return self.nodes[number // per_node]
@@ -441,7 +430,9 @@ def failed_nodes(
         finder.feed(block)
         ends.feed(block)
     if failure is Failure.NODE_FAIL:
-        nodes: Iterable[str] = filter(None, (node or allocation.node_of_task(task) for node, task in ends.lost))
+        nodes: Iterable[str] = filter(
+            None, (node or allocation.node_of(task, allocation.tasks_per_node) for node, task in ends.lost)
+        )
     else:
         nodes = _nodes_of_line(failing_line(failure, finder.cause()), ends, allocation)
     # Other names are output of a program, or of an earlier start of the job on other nodes.
@@ -452,9 +443,10 @@ def _nodes_of_line(line: Cause | None, ends: _TaskEnds, allocation: Allocation) 
     """Return the nodes that printed the deciding line, else the node of the first task that failed."""
     origins = line.origins if line else ()
     by_origin = (
-        origin.node or ends.node_of_task(origin.task) or allocation.node_of_task(origin.task) for origin in origins
+        origin.node or ends.node_of_task(origin.task) or allocation.node_of(origin.task, allocation.tasks_per_node)
+        for origin in origins
     )
-    by_rank = allocation.node_of_rank(line.rank) if line else None
+    by_rank = allocation.node_of(line.rank, allocation.ranks_per_node) if line else None
     nodes = tuple(node for node in by_origin if node) or ((by_rank,) if by_rank else ())
     return nodes or ends.first_failed
 

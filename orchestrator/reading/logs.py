@@ -424,11 +424,11 @@ _TORCH = re.compile(r"\[rank([0-9]{1,9})\]: ?")
 # Labels of any launcher or logger before an exception: brackets, words with a digit (times, hosts, lines of a file),
 # an error's level, and a logger's name. An exception that is logged as a warning ends no program.
 _LABELS = re.compile(
-    r"(?:(?![\[(]?\W{0,9}(?:DEBUG|INFO|WARN|[DIW][0-9]{4} ))"
+    r"(?:(?![\[(]?\W{0,9}(?:(?i:trace|debug|info|notice|warn)|[DIW][0-9]{4} ))"
     r"(?:\[[^\[\]]{1,100}\]|\([^()]{1,100}\)|(?=[^\s\[\]()]{0,60}[0-9])[^\s\[\]()]{1,120}(?:\]|(?= ))"
     r"|(?:ERROR|CRITICAL|FATAL)(?::[\w.]{1,60}:|(?=[ :]))|[A-Za-z_.]{1,60}(?= [-|] )"
     r"|(?:[a-z_]{1,40}\.){1,6}[a-z_]{1,40}(?=:))[ :|-]{0,20}){1,10}"
-    r"(?=(?:[A-Za-z_]\w{0,60}\.){0,8}[A-Za-z_]\w{0,60}(?:Error|Exception)(?:: |:?$))"
+    r"(?=(?:[A-Za-z_]\w{0,60}\.){0,8}(?:[A-Za-z_]\w{0,60}(?:Error|Exception)|Exception)(?:: |:?$))"
 )
 _WITHIN = re.compile(
     r"\bRank ([0-9]{1,9})\]|error: [\w.-]{1,64}: task ([0-9]{1,9}): |process rank ([0-9]{1,9}) with PID|"
@@ -479,8 +479,7 @@ def parse_line(line: bytes) -> LogLine:
     torch = torch or _TORCH.match(text)
     text = text[torch.end() :] if torch else text
     within = None if torch else _WITHIN.search(text)
-    labels = _LABELS.match(text)
-    if labels is not None:
+    if labels := _LABELS.match(text):
         torch = torch or _TORCH.search(labels[0])
         text = text[labels.end() :]
     node = _NODE.match(text)

@@ -69,11 +69,22 @@ def test_the_iteration_line_of_every_era_is_read(line: bytes, expected: Iteratio
         (b"63: ", b"\n"),
         (b"   7: ", b"\n"),
         (b"P1  3: ", b"\n"),
+        (b"[node3321:2]:", b"\n"),
+        (b"2026-10-26 21:31:00,318 [Rank 15]: ", b"\n"),
         (b"", b"\r\n"),
         (b"\x1b[32m", b"\x1b[0m\n"),
         (b"\xff\xfe ", b"\xc3\n"),
     ],
-    ids=["label", "padded label", "heterogeneous label", "CRLF", "ANSI", "not UTF-8"],
+    ids=[
+        "label",
+        "padded label",
+        "heterogeneous label",
+        "label of torchrun",
+        "label of a logger",
+        "CRLF",
+        "ANSI",
+        "not UTF-8",
+    ],
 )
 def test_text_around_a_line_does_not_hide_it(before: bytes, after: bytes) -> None:
     log = b"".join(before + line + after for line in (b" > setting up", E2021, b"[Rank 8] memory | x", E2021))

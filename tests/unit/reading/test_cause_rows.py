@@ -101,6 +101,34 @@ slurmstepd: error: pyxis:     enroot-switchroot: failed to execute: /bin/bash: N
 [rank3]: RuntimeError: Rank 3, Unexpected result nan (message='found NaN in local grad')
 ## NaN in a fork | numbers | found NaN in local grad norm |
 AssertionError: Rank 3: found NaN in local grad norm in backwards pass.
+## NaN in a gradient that torch clips | numbers | is non-finite |
+[rank0]: RuntimeError: The total norm of order 2.0 for gradients from `parameters` is non-finite, so it cannot be clipped.
+## loss scale of DeepSpeed | numbers | already at minimum |
+2: Exception: Current loss scale already at minimum - cannot decrease scale anymore. Exiting run.
+## NaN that Lightning finds | numbers | is nan or inf |
+2: ValueError: The loss returned in `training_step` is nan or inf
+## a NaN that is no loss | program | cannot convert float NaN |
+2: ValueError: cannot convert float NaN to integer
+## namespace of Apptainer | image | user namespace disabled | n2
+2: ERROR  : Failed to create user namespace: user namespace disabled
+## registry of podman | image | pinging container registry | n2
+2: Error: initializing source docker://a/b: pinging container registry a: dial tcp: connection refused
+## hang of an AMD GPU | gpu-fault | GPU Hang | n2
+3: HW Exception by GPU node-5 (Agent handle: 0x5614) reason :GPU Hang
+## memory of an AMD GPU | gpu-oom | HIP out of memory |
+2: RuntimeError: HIP out of memory. Tried to allocate 2.00 GiB
+## Slurm's second line about memory | host-oom | Exceeded job memory limit |
+slurmstepd: error: Exceeded job memory limit
+## OFI before a time-out | nccl-error | completed with error |
+n1:7:9 [0] NCCL WARN NET/OFI Request 0x7f completed with error. RC: 107. Error: Transport endpoint is not connected
+[rank12]:[E1119 ProcessGroupNCCL.cpp:616] [Rank 12] Watchdog caught collective operation timeout: WorkNCCL
+## port of an adapter before a time-out | nccl-error | port error |
+n1:7:9 [0] NCCL WARN NET/IB : mlx5_0:1 Got async event : port error
+[rank12]:[E1119 ProcessGroupNCCL.cpp:616] [Rank 12] Watchdog caught collective operation timeout: WorkNCCL
+## stuck watchdog | nccl-timeout | got stuck for |
+[rank5]:[F1119 ProcessGroupNCCL.cpp:1] [Rank 5] ProcessGroupNCCL's watchdog got stuck for 480 seconds without progress
+## gloo | nccl-error | connectFullMesh failed |
+2: RuntimeError: Gloo connectFullMesh failed with [gloo/transport/tcp/pair.cc:144] no error
 ## memory limit of a job | host-oom | exceeded memory limit |
 slurmstepd: Job 6398 exceeded memory limit (50385312 > 49152000), being killed
 ## memory limit of a step | host-oom | exceeded memory limit |
@@ -135,6 +163,9 @@ RuntimeError: CUDA error: an illegal access
 ## labels of a logger | program | ValueError: token id |
 3: torch.distributed.DistBackendError: NCCL error in: x.cpp:1333, remote process exited or there was a network error
 2: 2026-10-26 21:31:00,318 [Rank 2]: ValueError: token id
+## exception without a class of its own | program | Exception: no data |
+[node1:2]:Exception: no data
+3: torch.distributed.DistBackendError: NCCL error in: x.cpp:1333, remote process exited or there was a network error
 ## labels of Ray | program | KeyError: 'x' |
 (Worker pid=7, ip=192.0.2.1) KeyError: 'x'
 3: torch.distributed.DistBackendError: NCCL error in: x.cpp:1333, remote process exited or there was a network error

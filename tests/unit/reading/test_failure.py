@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from unittest.mock import Mock
 
 import pytest
 
@@ -21,6 +22,7 @@ from orchestrator.reading.failure import (
     Mismatch,
     class_named,
     failing_line,
+    fails_as_published,
     failure_of,
     is_of_classes,
     judgement_of,
@@ -47,6 +49,7 @@ NCCL = b"3: torch.distributed.DistBackendError: NCCL error in: x.cpp:94, unhandl
 HUNG = b"[rank1]:[E810] [Rank 1] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=78\n"
 LIMIT = b"slurmstepd: error: *** JOB 5 ON n1 CANCELLED AT 2026-01-01T10:00:00 DUE TO TIME LIMIT ***\n"
 MISUSED = b"DistBackendError: NCCL error in: x.cpp:94, invalid usage (run with NCCL_DEBUG=WARN), NCCL version 2.28.9\n"
+LOST = "ncclRemoteError: A call failed possibly due to a network error or a remote process exiting prematurely."
 NO_IMAGE = b"slurmstepd-n3: error: pyxis: couldn't start container\nsrun: error: n3: task 4: Exited with exit code 1\n"
 
 
@@ -209,6 +212,13 @@ def test_the_reason_has_the_code_of_the_task_that_ended_by_itself(exit_code: int
     assert judged.reason == f"FAILED with exit code {shown} (error: ValueError: bad)"
 
 
+@pytest.mark.parametrize("line", ["task: line 14: 1234 Killed  python", "srun: error: n2: task 3: Out Of Memory"])
+def test_the_reason_of_a_killed_task_has_the_code_of_its_signal(line: str) -> None:
+    log = f"{line}\n0: {LOST}\nsrun: error: n1: tasks 0-1: Exited with exit code 1\n"
+    judged = judgement_of(LogFindings(), Ending(ENDED, "FAILED", 137, None), lambda: megatron_cause(log.encode()))
+    assert judged.failure in {"killed", "host-oom"} and str(judged.reason).startswith("FAILED with exit code 137 (")
+
+
 @pytest.mark.parametrize("kind", [None, "out of GPU memory", "out of host memory", "NCCL time-out", "error"])
 @pytest.mark.parametrize("state", ["COMPLETED", "FAILED", "TIMEOUT", "OUT_OF_MEMORY"])
 def test_job_with_another_configuration_has_class_configuration(state: str, kind: str | None) -> None:
@@ -314,6 +324,18 @@ def test_the_pause_grows_with_the_failures_that_are_retried(submitted: int, fail
 )
 def test_a_commit_differs_only_from_another_commit(ran: str | None, planned: str | None, differs: bool) -> None:
     assert [found.reason for found in other_commit(ran, planned)] == [f"ran commit {ran}, not {planned}"] * differs
+
+
+@pytest.mark.parametrize(
+    ("outcome", "failure", "published"),
+    [("oom", "gpu-oom", True), ("oom", "host-oom", False), ("oom", None, False), ("ok", "gpu-oom", False)],
+)
+def test_a_case_fails_as_published_only_for_lack_of_gpu_memory(
+    outcome: str, failure: str | None, published: bool
+) -> None:
+    case = Mock(expected=Mock(outcome=outcome))
+    assert fails_as_published(case, failure) is published
+    assert not fails_as_published(Mock(expected=None), failure)
 
 
 FAILED_WELL = Ending(ENDED, "FAILED", 1, None)

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from orchestrator.errors import ReproError
 from orchestrator.files import Unreadable
 from orchestrator.reading import logs as module
-from orchestrator.reading.logs import LogFile, RankLines, log_blocks, log_files
+from orchestrator.reading.logs import LogFile, RankLines, log_blocks, log_files, parse_line
 
 PACKERS: dict[str, Callable[[bytes], bytes]] = {
     "gz": gzip.compress,
@@ -265,3 +265,33 @@ def test_a_line_without_an_end_does_not_fill_the_memory(monkeypatch: pytest.Monk
     lines = RankLines(0)
     printed = b"".join(lines.feed(b"0: " + b"x" * 497) for _ in range(10))
     assert len(printed) + len(lines.end()) == 5000 and len(printed) > 3000
+
+
+@pytest.mark.parametrize(
+    ("line", "text", "rank"),
+    [
+        ("[node3321:2]:ValueError: bad", "ValueError: bad", None),
+        ("[node3321:2]:[rank2]: ValueError: bad", "ValueError: bad", 2),
+        ("[trainer-0:3]:  torch.cuda.OutOfMemoryError: bad", "torch.cuda.OutOfMemoryError: bad", None),
+        ("3: trainer_3: AssertionError", "AssertionError", 3),
+        ("2026-10-26 21:31:16,318 [Rank 15]: ValueError: bad", "ValueError: bad", 15),
+        ("2026-01-01 10:00:00,123 - megatron.training - ERROR - ValueError: bad", "ValueError: bad", None),
+        ("2026-01-01 10:00:00.123 | ERROR    | mod.x:func:12 - ValueError: bad", "ValueError: bad", None),
+        ("[2026-07-18 15:06:29,684] torch.distributed.api: [ERROR] ValueError: bad", "ValueError: bad", None),
+        ("ERROR:root:ValueError: bad", "ValueError: bad", None),
+        ("E0101 10:00:00.123456 12345 file.cc:12] ValueError: bad", "ValueError: bad", None),
+        ("(Worker pid=123, ip=192.0.2.1) ValueError: bad", "ValueError: bad", None),
+        ("pod-0 | KeyError: 'x'", "KeyError: 'x'", None),
+        ("WARNING:root:ValueError: bad", None, None),
+        ("[2026-07-18 15:06:29] [warning] ValueError: bad", None, None),
+        ("W0101 10:00:00.123456 12345 file.cc:12] ValueError: bad", None, None),
+        ("[20260612 10:00:37][rank-7/8][INFO ] [--trainer.py:2120] :  ValueError: bad", None, None),
+        ("2026-01-01 10:00:00,123 - megatron.training - WARNING - ValueError: bad", None, None),
+        ("RuntimeError: [Errno 3] ValueError: bad", None, None),
+        ("caught ValueError: bad", None, None),
+        ("[node3321:2]: loss 3.1", None, None),
+    ],
+)
+def test_labels_before_an_exception_are_removed(line: str, text: str | None, rank: int | None) -> None:
+    parsed = parse_line(line.encode())
+    assert (parsed.text, parsed.rank) == (text or line, rank)
