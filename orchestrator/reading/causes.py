@@ -68,6 +68,8 @@ class _Container:
         error = (self.error or self.first).strip()
         reason = self.reasons[min(self.reasons)] if self.reasons else ""
         reason = reason.removesuffix(": " + error.rpartition(": ")[2])  # the same path again
+        if "Invalid image format" in reason:  # unsquashfs fails in the same way without permission
+            reason += " (or this user may not read it)"
         return f"pyxis: {error}" + (f"; {reason}" if reason else "")
 
 
