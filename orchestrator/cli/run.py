@@ -173,7 +173,8 @@ def _end(outcome: api.FigureOutcome) -> str:
 def _example_notes(planned: Sequence[api.PlannedRun]) -> list[str]:
     """Return a note on the open values of these jobs that have examples in a dry run."""
     cluster, programs = planned[0].cluster, [plan.program for run in planned for plan in run.plans]
-    needed = dict.fromkeys(field for one in programs for field in cluster.examples_for(one.name, one.image))
+    used = dict.fromkeys((program.name, program.image, program.image_path) for program in programs)
+    needed = dict.fromkeys(field for names in used for field in cluster.examples_for(*names))
     if not needed:
         return []
     count, fields = counted(len(needed), "open value"), ", ".join(needed)

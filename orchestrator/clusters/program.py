@@ -384,10 +384,12 @@ def image_of(case: Case, paper: Paper, cluster: Cluster) -> tuple[str | None, st
         return None, None
     if case.described is None:
         name = paper.images.get(case.program, case.program)
-        return name, cluster.image_location(name)
+        return name, cluster.image_location(name) or cluster.example_image(name)
     of_profile = case.program if case.program in container.images else None
     given = cluster.profile.programs.described(case.program).image or of_profile or case.described.image
-    return given or case.program, given and (cluster.image_location(given) or given)
+    if given is None:
+        return case.program, cluster.example_image(case.program)
+    return given, cluster.image_location(given) or given
 
 
 def imported_file(cluster: Cluster, name: str) -> Path | None:

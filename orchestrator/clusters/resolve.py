@@ -191,13 +191,17 @@ def _example(layered: Layered, path: KeyPath, text: str) -> str:
     named = [key for key in path if isinstance(key, str)]
     name = re.sub(r"[^A-Za-z0-9]+", "-", named[-1]).strip("-")
     if path[:2] == ("container", "images"):
-        runtime = RUNTIMES.find(str(layered.mapping("container").get("runtime")))
-        if runtime is not None and runtime.ending is None:
-            return f"{EXAMPLE.lower()}/{name.lower()}:latest"
-        return f"/{EXAMPLE}/{name}.sqsh"
+        return _example_image(str(layered.mapping("container").get("runtime")), name)
     if text.startswith("<") and (named[-1] in _PATHS or path[:2] == ("container", "mounts")):
         return f"/{EXAMPLE}/{name}"
     return re.sub(r"<[^<>]*>", f"{EXAMPLE}-{name}", text)
+
+
+def _example_image(runtime_name: str, name: str) -> str:
+    runtime = RUNTIMES.find(runtime_name)
+    if runtime is not None and runtime.ending is None:
+        return f"{EXAMPLE.lower()}/{name.lower()}:latest"
+    return f"/{EXAMPLE}/{name}.sqsh"
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,8 +250,8 @@ class Cluster:
 
     `layered` is the merged YAML; its value is recorded with each run. `layers` are the merged files. The last one is
     the overlay of this cluster if it `has_overlay`. `settings` are those of the command line: the last layer,
-    and settings of the experiment's cases. `with_example` are the fields with an example value. `image_files` is a
-    cache of `clusters/program.py`.
+    and settings of the experiment's cases. `with_example` are the fields with an example value; if `has_examples`,
+    images that the profile lacks have one, too. `image_files` is a cache of `clusters/program.py`.
     """
 
     name: str
@@ -261,6 +265,7 @@ class Cluster:
     layers: tuple[Layer, ...]
     settings: tuple[Setting, ...] = ()
     with_example: tuple[KeyPath, ...] = ()
+    has_examples: bool = False
     image_files: dict[str, tuple[str, str | None]] = field(default_factory=dict, compare=False, repr=False)
 
     @property
@@ -301,9 +306,18 @@ class Cluster:
             return f"{folder}/{image.file_stem}{container.record.ending}"
         return given
 
-    def examples_for(self, program: str, image: str | None) -> list[str]:
+    def examples_for(self, program: str, image: str | None, image_path: str | None) -> list[str]:
         """Return the fields with an example that a job needs."""
-        return [dotted(path) for path in self.with_example if _matters(path, program, image)]
+        paths = [path for path in self.with_example if _matters(path, program, image)]
+        if image is not None and image_path is not None and image_path == self.example_image(image):
+            paths.append(("container", "images", image))
+        return list(dict.fromkeys(map(dotted, paths)))
+
+    def example_image(self, name: str) -> str | None:
+        """Return an example of an image that the profile lacks; None if open values have no examples."""
+        container = self.profile.container
+        stem = re.sub(r"[^A-Za-z0-9]+", "-", name).strip("-")
+        return _example_image(container.runtime, stem) if self.has_examples and container is not None else None
 
     def require_filled(self, program: str, image: str | None) -> list[Problem]:
         """Return the open values that prevent a job. Open values of other programs do not matter."""
@@ -381,6 +395,7 @@ def find_cluster(folders: Folders, name: str, settings: Sequence[Setting] = (), 
         ),
         settings=tuple(settings),
         with_example=examples,
+        has_examples=example,
     )
 
 

@@ -69,6 +69,8 @@ class _Container:
         reason = self.reasons[min(self.reasons)] if self.reasons else ""
         if "/" in (image := error.rpartition(": ")[2]):
             reason = reason.removesuffix(f": {image}")  # the same path again
+        if "Invalid image format" in reason:  # unsquashfs fails in the same way without permission
+            reason += " (or this user may not read it)"
         return f"pyxis: {error}" + (f"; {reason}" if reason else "")
 
 

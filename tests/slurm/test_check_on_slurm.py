@@ -275,7 +275,7 @@ def test_an_invalid_image_is_reported_with_pyxis_message(mine: Checked) -> None:
     assert mine.check("--job") == 2
     (fault,) = mine.faults
     assert fault.startswith("local.yaml:") and " container.images.pretrain: FAILED with exit code 1: " in fault
-    assert f"for image: {mine.image}; [ERROR] Invalid image format. Hint: " in fault
+    assert f"for image: {mine.image}; [ERROR] Invalid image format (or this user may not read it). Hint: " in fault
 
 
 @pytest.mark.fault(

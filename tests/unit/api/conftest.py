@@ -13,7 +13,7 @@ from tests.unit.launch.slurm_stand_in import PROFILE, Slurm
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Project]:
-    site = Site.create(tmp_path / "a home")
+    site = Site.create(tmp_path / "a'home")
     yield Project.at(site, monkeypatch)
     site.end_sleepers()
 

@@ -11,7 +11,7 @@ from tests.unit.cli.calling import Caller
 
 @pytest.fixture
 def site(tmp_path: Path) -> Iterator[Site]:
-    site = Site.create(tmp_path / "a home")
+    site = Site.create(tmp_path / "a'home")
     yield site
     site.end_sleepers()
 

@@ -34,6 +34,21 @@ def has_open_values(name: str) -> bool:
     return any(blank.path[0] != "programs" or blank.path[1] == "pretrain" for blank in blanks)
 
 
+@pytest.mark.parametrize("name", ["azure-ndv5", "aws-parallelcluster-p5", "eos", "perlmutter"])
+def test_an_image_of_a_paper_that_the_profile_lacks_has_an_example(name: str, repro: Caller) -> None:
+    fields = ("checkout", "data_path", "vocab_file", "merge_file")
+    settings = [word for field in fields for word in ("--set", f"programs.megatron-2021.{field}=/code/{field}")]
+    case = ("figure-11", "--cluster", name, "--scale", "paper", "--where", "pp=2,gbs=128", *settings, "--example")
+    done = repro("render", *case)
+    image = (
+        "example/nvidia-pytorch-20-12-py3:latest" if name == "perlmutter" else "/EXAMPLE/nvidia-pytorch-20-12-py3.sqsh"
+    )
+    assert done.returncode == 0 and image in done.stdout, done.stderr
+    dry_run = repro("submit", *case, "--dry-run")
+    assert dry_run.returncode == 0 and "container.images.nvidia/pytorch:20.12-py3" in dry_run.stderr, dry_run.stderr
+    assert f"{name} has no container image for nvidia/pytorch:20.12-py3" in repro("render", *case[:-1]).stderr
+
+
 def test_examples_are_planned_and_never_submitted(repro: Caller) -> None:
     options = ("figure-13", "--cluster", "selene", "--example")
     for words in (("plan", *options), ("submit", *options, "--dry-run")):

@@ -29,7 +29,7 @@ def test_an_overlay_of_the_working_folder_is_named_on_stderr(
     (tmp_path / "work" / "clusters").mkdir(parents=True)
     overlay = tmp_path / "work" / "clusters" / "local.local.yaml"
     program = repro.site.folder / "train.sh"
-    overlay.write_text(f"setup: ['true']\nprograms: {{pretrain: {{python: '{program}'}}}}\n")
+    overlay.write_text(f'setup: ["true"]\nprograms: {{pretrain: {{python: "{program}"}}}}\n')
     done = repro(command[0], *CASE, "--cluster", "local", *command[1:], folder=tmp_path / "work")
     assert done.returncode == 0, done.stderr
     named = "note: profile local: the layer clusters/local.local.yaml sets setup, programs"

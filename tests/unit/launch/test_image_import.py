@@ -213,6 +213,43 @@ def test_a_signal_ends_what_enroot_has_started_at_once_and_leaves_nothing(
     assert end is not None and end.exit_code == 128 + number
 
 
+def make_old(folder: Path) -> None:
+    """Let nothing in a folder have changed for more than an hour."""
+    for path in (*folder.rglob("*"), folder):
+        os.utime(path, (time.time() - 2 * 3600,) * 2)
+
+
+@pytest.mark.fault(
+    section="Safety",
+    fault="An import of an image is ended by SIGKILL, or its node is lost",
+    promise="The next import of that image removes the folder that it left.",
+)
+@pytest.mark.parametrize("job", ["4711", None])
+def test_what_a_killed_import_left_is_removed_by_the_next_one(shop: Workshop, job: str | None) -> None:
+    shop.enroot.tell(behave="hang")
+    process = shop.start({"SLURM_JOB_ID": job} if job else {})
+    sleeper = shop.enroot.folder / "sleeper"
+    wait_until(lambda: sleeper.exists() and bool(sleeper.read_text().strip()))
+    (left,) = shop.staging.iterdir()
+    others = [f".team+torch+1.{rest}" for rest in ("9.9.fresh", "none.1.elsewhere", "5.9.9.n1", f"none.{os.getpid()}.")]
+    others = [f"{name}{os.uname().nodename}" if name.endswith(".") else name for name in others]
+    for name in (*others, ".team+torch+2.9.9.n1"):
+        (shop.staging / name).mkdir()
+        if "fresh" not in name:
+            make_old(shop.staging / name)
+    shop.enroot.tell(behave=None)
+    shop.run({"SLURM_JOB_ID": "4712"})
+    assert left.exists()  # it may still run
+    process.kill()
+    process.wait()
+    os.kill(int(sleeper.read_text()), signal.SIGKILL)  # it holds the pipes
+    process.communicate()
+    make_old(left)
+    shop.run({"SLURM_JOB_ID": "4713"})
+    assert not left.exists()
+    assert {name for name in shop.names() if name.startswith(".")} == {*others, ".team+torch+2.9.9.n1"}
+
+
 def test_a_signal_in_the_moment_of_the_start_ends_enroot_too(shop: Workshop) -> None:
     shop.enroot.tell(behave="hang")
     start = '"$@" </dev/null &\n'

@@ -65,7 +65,7 @@ def run(cluster: Cluster, base: Path, **variables: str) -> Probed:
     for name, text in programs.items():
         (base / "bin" / name).write_text(text)
         (base / "bin" / name).chmod(0o755)
-    folder = base / "a job"
+    folder = base / "a'job"
     folder.mkdir()
     (base / "job.sh").write_text(script_of(cluster, folder))
     environment = {"PATH": f"{base}/bin:/usr/bin:/bin", "SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n1", **variables}

@@ -424,6 +424,7 @@ slurmstepd-n1: error: pyxis:     [ERROR] No such file or directory: /images/x.sq
 slurmstepd-n1: error: spank: required plugin spank_pyxis.so: task_init() failed with rc=-1
 slurmstepd-n1: error: pyxis: child 6852 failed with error code: 1
 """
+UNREADABLE = NO_IMAGE.replace(b"No such file or directory:", b"Invalid image format:")
 NO_MOUNT = b"""\
 slurmstepd-n1: error: pyxis: --container-mounts: source path does not exist: /nosuch
 slurmstepd-n1: error: pyxis: couldn't create enroot start configuration script
@@ -485,6 +486,11 @@ def enroot(*lines: str) -> bytes:
             "failed to create container filesystem for image: /images/x.sqsh; [ERROR] No such file or directory",
         ),
         (
+            UNREADABLE,
+            "failed to create container filesystem for image: /images/x.sqsh; [ERROR] Invalid image format "
+            "(or this user may not read it)",
+        ),
+        (
             TOLD_BY_THE_THIRD,
             "failed to create container filesystem for image: /images/x.sqsh; [ERROR] No such file or directory",
         ),
@@ -509,8 +515,8 @@ def enroot(*lines: str) -> bytes:
         (b"slurmstepd: error: pyxis: couldn't chdir to /work: No such file or directory", None),
         (b"slurmstepd: error: pyxis: child 1 failed with error code: 1", None),
     ],
-    ids=["no image", "told by the third", "no mount", "no registry", "no mount source", "no mount target", "no shell",
-         "disk full", "one ended, one failed", "lines lost", "no folder", "nothing else"],
+    ids=["no image", "unreadable", "told by the third", "no mount", "no registry", "no mount source", "no mount target",
+         "no shell", "disk full", "one ended, one failed", "lines lost", "no folder", "nothing else"],
 )  # fmt: skip
 def test_the_failed_container_among_pyxis_lines_has_its_reason(log: bytes, reason: str | None) -> None:
     finder = CauseFinder(MEGATRON_LINES)
