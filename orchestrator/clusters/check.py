@@ -20,7 +20,7 @@ from orchestrator.errors import did_you_mean, names_hint, there_are
 from orchestrator.programs.plug_ins import called
 from orchestrator.programs.registry import find_program, known_program
 from orchestrator.slurm.notation import format_time_limit, time_limit_s
-from orchestrator.slurm.site import Association, Bound, Choice, NodeKind, Partition, Preemption, Site, ranked
+from orchestrator.slurm.site import Association, Bound, Choice, NodeKind, Partition, Preemption, Site, ranked, zeros
 from orchestrator.text import counted
 
 Result = Literal["ok", "wrong", "open", "later", "unknown", "not checked"]
@@ -424,12 +424,8 @@ class _SiteChecks:
         tasks = self.cluster.hardware.gpus_per_node if self.slurm.tasks == "per-gpu" else 1
         if cpus and cpus * tasks > most:
             message = f"{counted(tasks, 'task')} of {cpus}, but the nodes have {counted(most, 'CPU')}"
-            hint = (
-                f"set cpus_per_task: {most // tasks}"
-                if most >= tasks
-                else f"set tasks: per-node, cpus_per_task: {most}"
-            )
-            yield self._at("slurm.cpus_per_task", "wrong", message, hint)
+            hint = f"{'' if most >= tasks else 'tasks: per-node, '}cpus_per_task: {most // tasks or most}"
+            yield self._at("slurm.cpus_per_task", "wrong", message, f"set {hint}")
         elif cpus:
             yield self._at("slurm.cpus_per_task", "ok", f"{counted(tasks, 'task')} of {cpus} on {counted(most, 'CPU')}")
 
@@ -599,15 +595,12 @@ class _SiteChecks:
 
     def _zeros(self, qos: str | None) -> list[str]:
         """Return the limits of this QOS that allow no job of the profile."""
-        gpus = {"gres/gpu": "GPUs"} if self.slurm.gpu_request != "none" else {}
-        what = {**gpus, "node": "nodes", "jobs": "running jobs", "queue": "jobs"}
-        bounds = self._bounds(qos).items()
-        return [f"{bound.source} allows no {what[key]}" for key, bound in bounds if key in what and not bound.value]
+        return zeros(self._bounds(qos), has_gpus=self.slurm.gpu_request != "none")
 
     def _within_limits(self, name: str | None, given: QosFields | None, path: KeyPath) -> Finding:
         """Return the finding about the limits of a QOS, and of the account. Without a name, jobs have no QOS."""
-        if zeros := self._zeros(name):
-            return self._of_qos(name, path, "wrong", "; ".join(zeros), self._set_qos(name))
+        if nothing := self._zeros(name):
+            return self._of_qos(name, path, "wrong", "; ".join(nothing), self._set_qos(name))
         excesses = list(self._excesses(name, given or QosFields(name="none")))
         if excesses:
             message, hints = "; ".join(what for what, _ in excesses), [hint for _, hint in excesses]
