@@ -809,9 +809,9 @@ class Choice:
 
     @property
     def usable_accounts(self) -> tuple[str, ...]:
-        """Return the accounts whose limits allow jobs here."""
+        """Return the accounts whose jobs can run here."""
         links = self.site.associations_for(self.partition.name)
-        usable = (link.account for link in links if replace(self, association=link).largest)
+        usable = (link.account for link in links if replace(self, association=link).obstacle is None)
         return tuple(account for account in dict.fromkeys(usable) if account in self.accounts)
 
     @property

@@ -453,7 +453,8 @@ def applied(overlay: dict[str, Any], finding: Finding) -> bool:
     hint, block = finding.hint or "", finding.check.split()[0].partition(".")[0]
     field = finding.check.split()[0].partition(".")[2]
     if match := re.match(r"use another partition: ([\w-]+)", hint):
-        values = {"partition": match[1]}
+        needs = re.search(r"\(\S+ with (.*)\)", hint)
+        values = {"partition": match[1], **yaml.safe_load("{" + (needs[1] if needs else "") + "}")}
     elif hint.startswith("remove qos"):
         values = {"qos": None}
     elif match := re.match(r'(?:there are: |your accounts are: |did you mean ")([\w-]+)', hint):
@@ -541,7 +542,9 @@ def test_a_hint_never_leads_to_the_same_fault(tmp_path: Path, site: Site, change
 def test_another_account_that_can_use_the_partition_is_proposed(tmp_path: Path) -> None:
     site = replace(with_gpus(deny_accounts=frozenset({"research"})), associations=(*(SITE.associations or ()),))
     account, *_ = faults(tmp_path, site=site)
-    assert account.endswith("partition gpus does not accept research; set account: small, which can use partition gpus")
+    assert account.endswith(
+        "partition gpus does not accept research; set account: small, qos: null, which can use partition gpus"
+    )
 
 
 def test_a_preemptible_partition_or_qos_is_named(tmp_path: Path) -> None:
