@@ -609,7 +609,7 @@ class Site:
     def preemption(self, partition: Partition, qos: str | None) -> Preemption | None:
         """Return how Slurm can stop jobs for other jobs; None if it does not.
 
-        A partition with PreemptMode=OFF tells that the mode of the others is their own, also if their tiers are equal.
+        If a partition has PreemptMode=OFF, the mode of the others is their own, also if their tiers are equal.
         """
         kind, own = self.settings.get("PreemptType", "preempt/partition_prio"), self.qos_named(qos)
         if kind == "preempt/qos" and self._preempting:
