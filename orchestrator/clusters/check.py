@@ -6,7 +6,7 @@ import os
 import re
 import shutil
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
 
@@ -20,7 +20,7 @@ from orchestrator.errors import did_you_mean, names_hint, there_are
 from orchestrator.programs.plug_ins import called
 from orchestrator.programs.record import find_program, known_program
 from orchestrator.slurm.notation import format_time_limit, time_limit_s
-from orchestrator.slurm.site import Association, Bound, Choice, NodeKind, Partition, Preemption, Site, ranked
+from orchestrator.slurm.site import Association, Bound, Choice, NodeKind, Partition, Preemption, Site, ranked, zeros
 from orchestrator.text import counted
 
 Result = Literal["ok", "wrong", "open", "later", "unknown", "not checked"]
@@ -329,27 +329,46 @@ class _SiteChecks:
 
     @cached_property
     def _choices(self) -> list[Choice]:
-        """Partitions that jobs of the user can use, the best one first."""
-        return [choice for choice in ranked(self.site) if choice.obstacle is None]
+        """Partitions that jobs of the user can use, the best one first; those with GPUs, unless jobs request none."""
+        usable = (choice for choice in ranked(self.site) if choice.obstacle is None)
+        return [choice for choice in usable if choice.kind.gpu or self.slurm.gpu_request == "none"]
 
-    def _elsewhere(self, account: str | None = None) -> str:
-        """Return the hint that lists the other partitions with GPUs that the user, or this account, can use."""
-        others = [
-            choice.partition.name
-            for choice in self._choices
-            if choice.kind.gpu and choice.partition != self.job_partition and account in (None, *choice.usable_accounts)
-        ]
+    def _elsewhere(self) -> str:
+        """Return the hint that lists the other partitions which the user can use, with what the first needs."""
+        others = [choice for choice in self._choices if choice.partition != self.job_partition]
         if not others:
             return "ask the administrator of the cluster for access to GPUs"
-        return f"use another partition: {', '.join(others)}"
+        mine = self._associations[0].account if self._associations else None
+        accounts = others[0].usable_accounts
+        needs = ", ".join(self._needs(others[0], mine if mine in accounts else next(iter(accounts), None)))
+        names = ", ".join(choice.partition.name for choice in others)
+        return f"use another partition: {names}{f' ({others[0].partition.name} with {needs})' if needs else ''}"
 
     def _other_account(self, wanted: str | None) -> str:
         """Return the hint for an account that cannot use the partition."""
         for choice in self._choices:
             others = [name for name in choice.usable_accounts if name != wanted]
             if choice.partition == self.job_partition and others:
-                return f"set account: {others[0]}, which can use partition {choice.partition.name}"
-        return self._elsewhere(wanted)
+                needs = ", ".join(self._needs(choice, others[0]))
+                return f"set {needs}, which can use partition {choice.partition.name}"
+        return self._elsewhere()
+
+    def _needs(self, choice: Choice, account: str | None) -> Iterator[str]:
+        """Yield the account and the QOS that jobs in a partition need, if they are not those of the profile."""
+        link = next(
+            (link for link in self.site.associations_for(choice.partition.name) if link.account == account), None
+        )
+        if link is None:
+            return
+        if account != self.slurm.account_name and (self.slurm.account_name or not link.is_default):
+            yield f"account: {account}"
+        choice, given = replace(choice, association=link), self.slurm.qos
+        is_usable = given in choice.allowed_qos if given else choice.partition.takes_qos(link.usual_qos or "")
+        least = choice.kind.gpu.count if choice.kind.gpu and choice.partition.is_exclusive else 1
+        if isinstance(given, list) or not is_usable or choice.largest_with(given or link.usual_qos) < least:
+            best = max(choice.allowed_qos, key=choice.largest_with, default=None)
+            if best or given:
+                yield f"qos: {best or 'null'}"
 
     def names(self) -> Iterator[Finding]:
         """Check the names of features and reservations."""
@@ -424,12 +443,8 @@ class _SiteChecks:
         tasks = self.cluster.hardware.gpus_per_node if self.slurm.tasks == "per-gpu" else 1
         if cpus and cpus * tasks > most:
             message = f"{counted(tasks, 'task')} of {cpus}, but the nodes have {counted(most, 'CPU')}"
-            hint = (
-                f"set cpus_per_task: {most // tasks}"
-                if most >= tasks
-                else f"set tasks: per-node, cpus_per_task: {most}"
-            )
-            yield self._at("slurm.cpus_per_task", "wrong", message, hint)
+            hint = f"{'' if most >= tasks else 'tasks: per-node, '}cpus_per_task: {most // tasks or most}"
+            yield self._at("slurm.cpus_per_task", "wrong", message, f"set {hint}")
         elif cpus:
             yield self._at("slurm.cpus_per_task", "ok", f"{counted(tasks, 'task')} of {cpus} on {counted(most, 'CPU')}")
 
@@ -582,7 +597,7 @@ class _SiteChecks:
         """Return the hint for a QOS that jobs cannot use: the others of this account, another account or partition."""
         link = self._associations[0] if self._associations else None
         takes = self.job_partition.takes_qos if self.job_partition else bool
-        usable = [name for name in (link.qos if link else ()) if takes(name) and name != but and not self._zeros(name)]
+        usable = [name for name in (link.qos if link else ()) if takes(name) and name != but and self._is_usable(name)]
         is_free = self.job_partition is None or self.job_partition.allow_qos is None
         if link and not link.qos and is_free and self.slurm.qos is not None:
             return f"remove qos: account {link.account} has no QOS"
@@ -593,21 +608,26 @@ class _SiteChecks:
     def _bounds(self, qos: str | None) -> dict[str, Bound]:
         """Return the limits of a job. Without `gres_type`, the GPUs are those of the partition if it has one type."""
         kinds = {gres.kind for node in self._job_nodes for gres in node.gpus}
-        kind = self.slurm.gres_type or (next(iter(kinds)) if len(kinds) == 1 else None)
+        kind = next(iter(kinds)) if len(kinds) == 1 else self.slurm.gres_type
         link = self._associations[0] if self._associations else None
         return self.site.bounds(self.job_partition, qos, link, kind)
 
     def _zeros(self, qos: str | None) -> list[str]:
         """Return the limits of this QOS that allow no job of the profile."""
-        gpus = {"gres/gpu": "GPUs"} if self.slurm.gpu_request != "none" else {}
-        what = {**gpus, "node": "nodes", "jobs": "running jobs", "queue": "jobs"}
-        bounds = self._bounds(qos).items()
-        return [f"{bound.source} allows no {what[key]}" for key, bound in bounds if key in what and not bound.value]
+        return zeros(self._bounds(qos), has_gpus=self.slurm.gpu_request != "none")
+
+    def _is_usable(self, qos: str) -> bool:
+        """Return whether jobs of the profile can have this QOS. Some partitions give only whole nodes."""
+        bound = self._bounds(qos).get("gres/gpu")
+        has_whole_nodes = bound is None or bound.value >= self.cluster.hardware.gpus_per_node
+        return not self._zeros(qos) and (
+            has_whole_nodes or not (self.job_partition and self.job_partition.is_exclusive)
+        )
 
     def _within_limits(self, name: str | None, given: QosFields | None, path: KeyPath) -> Finding:
         """Return the finding about the limits of a QOS, and of the account. Without a name, jobs have no QOS."""
-        if zeros := self._zeros(name):
-            return self._of_qos(name, path, "wrong", "; ".join(zeros), self._set_qos(name))
+        if nothing := self._zeros(name):
+            return self._of_qos(name, path, "wrong", "; ".join(nothing), self._set_qos(name))
         excesses = list(self._excesses(name, given or QosFields(name="none")))
         if excesses:
             message, hints = "; ".join(what for what, _ in excesses), [hint for _, hint in excesses]

@@ -67,6 +67,10 @@ class Association:
         """Return the QOS of jobs that request none; None if it is that of the cluster."""
         return self.default_qos or (self.qos[0] if len(self.qos) == 1 else None)
 
+    def within(self, accounts: Mapping[str, Limits]) -> Association:
+        """Return the association with the limits of its account, too."""
+        return replace(self, limits=_tightest(self.limits, accounts.get(self.account, {})))
+
 
 @dataclass(frozen=True, slots=True)
 class Qos:
@@ -498,6 +502,13 @@ class Bound(NamedTuple):
     source: str
 
 
+def zeros(bounds: Mapping[str, Bound], *, has_gpus: bool) -> list[str]:
+    """Return the limits that allow no job."""
+    what = {"gres/gpu": "GPUs"} if has_gpus else {}
+    what |= {"node": "nodes", "jobs": "running jobs", "queue": "jobs", "wall": "time"}
+    return [f"{bound.source} allows no {what[of]}" for of, bound in bounds.items() if of in what and not bound.value]
+
+
 class Preemption(NamedTuple):
     """Mode in which Slurm stops jobs for those of other QOS or partitions: REQUEUE, CANCEL or SUSPEND.
 
@@ -598,7 +609,7 @@ class Site:
     def preemption(self, partition: Partition, qos: str | None) -> Preemption | None:
         """Return how Slurm can stop jobs for other jobs; None if it does not.
 
-        A partition with PreemptMode=OFF tells that the mode of the others is their own, also if their tiers are equal.
+        If a partition has PreemptMode=OFF, the mode of the others is their own, also if their tiers are equal.
         """
         kind, own = self.settings.get("PreemptType", "preempt/partition_prio"), self.qos_named(qos)
         if kind == "preempt/qos" and self._preempting:
@@ -666,42 +677,39 @@ def read_site(user: str) -> Site:
     cluster = settings.get("ClusterName", "")
     partitions = _stdout("scontrol", "--oneliner", "show", "partition")
     nodes = if_shown(lambda: _stdout("scontrol", "--oneliner", "show", "node"), "")
-    associations_of = ("user", "where", f"name={user}", f"cluster={cluster}", "withassoc")
-    accounts_of = ("association", "where", f"cluster={cluster}", "user=")  # rows of accounts have no user
-
-    def accounting(what: Sequence[str], fields: Sequence[str]) -> str:
-        return _stdout(*_SACCTMGR, *what, "format=" + ",".join(fields))
-
-    def associations() -> tuple[Association, ...]:
-        mine = parse_associations(accounting(associations_of, ASSOCIATION_FIELDS))
-        if not mine:
-            return mine
-        nothing: Mapping[str, Limits] = {}
-        of_account = if_shown(lambda: parse_accounts(accounting(accounts_of, ACCOUNT_FIELDS)), nothing)
-        return tuple(replace(link, limits=_tightest(link.limits, of_account.get(link.account, {}))) for link in mine)
-
-    def mpi_kinds() -> tuple[str, ...]:
-        answer = _answer("srun", "--mpi=list")
-        return parse_mpi_kinds(f"{answer.stdout}\n{answer.stderr}")  # older releases log them to stderr
-
-    def reservations() -> tuple[str, ...]:
-        stdout = _stdout("scontrol", "--oneliner", "show", "reservation")
-        return tuple(record["ReservationName"] for record in records(stdout, "ReservationName"))
-
+    mine = ("user", "where", f"name={user}", f"cluster={cluster}", "withassoc")
+    associations = if_shown(lambda: parse_associations(_accounting(mine, ASSOCIATION_FIELDS)), None)
+    no_limits: Mapping[str, Limits] = {}
+    of_accounts = ("association", "where", f"cluster={cluster}", "user=")  # rows of accounts have no user
+    limits = if_shown(lambda: parse_accounts(_accounting(of_accounts, ACCOUNT_FIELDS)), no_limits)
     return Site(
         user=user,
         cluster_name=cluster,
         slurm_version=settings.get("SLURM_VERSION", ""),
         partitions=parse_partitions(partitions, nodes),
-        associations=if_shown(associations, None),
-        qos=if_shown(lambda: parse_qos(accounting(("qos",), QOS_FIELDS)), None),
+        associations=associations and tuple(link.within(limits) for link in associations),
+        qos=if_shown(lambda: parse_qos(_accounting(("qos",), QOS_FIELDS)), None),
         srun=parse_options(_stdout("srun", "--help")),
-        mpi_kinds=if_shown(mpi_kinds, ()),
+        mpi_kinds=if_shown(_mpi_kinds, ()),
         settings=settings,
-        reservations=if_shown(reservations, ()),
+        reservations=if_shown(_reservations, ()),
         complaints=tuple(dict.fromkeys(complaints)),
         groups=_groups() if user != "root" else None,
     )
+
+
+def _accounting(what: Sequence[str], fields: Sequence[str]) -> str:
+    return _stdout(*_SACCTMGR, *what, "format=" + ",".join(fields))
+
+
+def _mpi_kinds() -> tuple[str, ...]:
+    answer = _answer("srun", "--mpi=list")
+    return parse_mpi_kinds(f"{answer.stdout}\n{answer.stderr}")  # older releases log them to stderr
+
+
+def _reservations() -> tuple[str, ...]:
+    stdout = _stdout("scontrol", "--oneliner", "show", "reservation")
+    return tuple(record["ReservationName"] for record in records(stdout, "ReservationName"))
 
 
 def _groups() -> frozenset[str]:
@@ -752,7 +760,7 @@ class Choice:
     def qos(self) -> str | None:
         """Return the usual QOS of the association if jobs can use it here, else the one that allows the largest jobs.
 
-        None if several allow equally large jobs, and are equally safe from preemption.
+        None if several allow equally large jobs of whole nodes, and are equally safe from preemption.
         """
         usual = self.association.usual_qos if self.association else None
         ranks = {name: (size, not self._is_stopped_with(name)) for name, size in self._sizes.items()}
@@ -760,7 +768,9 @@ class Choice:
         if usual is not None and self.partition.takes_qos(usual) and (self.largest_with(usual) or not most[0]):
             return usual
         best = [name for name, rank in ranks.items() if rank == most]
-        return best[0] if len(best) == 1 else None
+        # Without a QOS, a profile cannot limit the GPUs of a job to less than a node.
+        is_certain = len(best) == 1 or (best and most[0] < (self.kind.gpu.count if self.kind.gpu else 1))
+        return best[0] if is_certain else None
 
     @property
     def needs_qos(self) -> bool:
@@ -783,7 +793,7 @@ class Choice:
     def largest_with(self, qos: str | None) -> int:
         """Return the largest number of GPUs that a job with this QOS can have; of nodes, if the nodes have no GPUs."""
         most = {resource: bound.value for resource, bound in self._bounds_with(qos).items()}
-        if 0 in (most.get("jobs"), most.get("queue")):
+        if 0 in (most.get("jobs"), most.get("queue"), most.get("wall")):
             return 0
         nodes = self.kind.count or self.partition.nodes
         nodes = min(nodes, most.get("node", nodes))
@@ -799,9 +809,9 @@ class Choice:
 
     @property
     def usable_accounts(self) -> tuple[str, ...]:
-        """Return the accounts whose limits allow jobs here."""
+        """Return the accounts whose jobs can run here."""
         links = self.site.associations_for(self.partition.name)
-        usable = (link.account for link in links if replace(self, association=link).largest)
+        usable = (link.account for link in links if replace(self, association=link).obstacle is None)
         return tuple(account for account in dict.fromkeys(usable) if account in self.accounts)
 
     @property
@@ -844,13 +854,7 @@ class Choice:
         if partition.is_exclusive and self.largest and not self.has_whole_nodes:
             return f"gives whole nodes, but {self.bounds['gres/gpu'].source} allows {counted(self.largest, 'GPU')}"
         if self.largest == 0 and partition.nodes:
-            what = {"gres/gpu": "GPUs", "node": "nodes", "jobs": "jobs", "queue": "jobs"}
-            zeros = (
-                f"{bound.source} allows no {what[key]}"
-                for key, bound in self.bounds.items()
-                if key in what and not bound.value
-            )
-            return next(zeros, "your QOS allow no jobs")
+            return next(iter(zeros(self.bounds, has_gpus=self.kind.gpu is not None)), "your QOS allow no jobs")
         return None
 
     @property
@@ -869,7 +873,7 @@ class Choice:
     @property
     def longest_s(self) -> int | None:
         """Return the longest time limit of a job in seconds; None if there is no limit."""
-        return self.bounds["wall"].value or None if "wall" in self.bounds else None
+        return self.bounds["wall"].value if "wall" in self.bounds else None
 
     @property
     def rivals(self) -> tuple[NodeKind, ...]:

@@ -79,6 +79,11 @@ def jobs_after_two_refreshes(site: SlurmSite, monkeypatch: pytest.MonkeyPatch) -
     return site.status()
 
 
+@pytest.mark.fault(
+    section="Submissions",
+    fault="An urgent partition can preempt jobs of the default one",
+    promise="`clusters new` chooses the default one, and its comment names the urgent one.",
+)
 def test_the_default_partition_is_chosen_before_an_urgent_one(forgetful_cluster: SlurmCluster) -> None:  # noqa: ARG001
     """Here the tier of a partition decides who is preempted, and all partitions have the mode of the cluster."""
     choice = choose(read_site("root"))

@@ -10,9 +10,22 @@ from typing import Any
 
 import pytest
 import yaml
+from hypothesis import given
+from hypothesis import strategies as st
 
 from orchestrator.clusters.check import Finding, check_login
-from orchestrator.slurm.site import PYXIS_SINCE, Association, Gres, NodeKind, Partition, Qos, Site, SrunOptions
+from orchestrator.clusters.generate import profile_text
+from orchestrator.slurm.site import (
+    PYXIS_SINCE,
+    Association,
+    Gres,
+    NodeKind,
+    Partition,
+    Qos,
+    Site,
+    SrunOptions,
+    choose,
+)
 from tests.unit.clusters.sites import cluster_of
 
 PROFILE = """\
@@ -440,7 +453,8 @@ def applied(overlay: dict[str, Any], finding: Finding) -> bool:
     hint, block = finding.hint or "", finding.check.split()[0].partition(".")[0]
     field = finding.check.split()[0].partition(".")[2]
     if match := re.match(r"use another partition: ([\w-]+)", hint):
-        values = {"partition": match[1]}
+        needs = re.search(r"\(\S+ with (.*)\)", hint)
+        values = {"partition": match[1], **yaml.safe_load("{" + (needs[1] if needs else "") + "}")}
     elif hint.startswith("remove qos"):
         values = {"qos": None}
     elif match := re.match(r'(?:there are: |your accounts are: |did you mean ")([\w-]+)', hint):
@@ -528,7 +542,9 @@ def test_a_hint_never_leads_to_the_same_fault(tmp_path: Path, site: Site, change
 def test_another_account_that_can_use_the_partition_is_proposed(tmp_path: Path) -> None:
     site = replace(with_gpus(deny_accounts=frozenset({"research"})), associations=(*(SITE.associations or ()),))
     account, *_ = faults(tmp_path, site=site)
-    assert account.endswith("partition gpus does not accept research; set account: small, which can use partition gpus")
+    assert account.endswith(
+        "partition gpus does not accept research; set account: small, qos: null, which can use partition gpus"
+    )
 
 
 def test_a_preemptible_partition_or_qos_is_named(tmp_path: Path) -> None:
@@ -545,3 +561,69 @@ def test_a_flag_of_the_qos_lifts_the_limits_of_the_partition(tmp_path: Path) -> 
     flags = frozenset({"PartitionTimeLimit", "PartitionMaxNodes"})
     site = replace(with_gpus(max_time_s=600, max_nodes=1), qos=(Qos("normal", flags=flags),))
     assert faults(tmp_path, site=site) == []
+
+
+# ---- profiles that `clusters new` writes ---------------------------------------------------------------------------
+
+LIMITS = st.dictionaries(
+    st.sampled_from(
+        ["job gres/gpu", "user gres/gpu", "group gres/gpu", "group gres/gpu:a100", "job node", "user jobs", "job wall"]
+    ),
+    st.sampled_from([0, 1, 3, 8, 16, 600]),
+    max_size=2,
+)
+QOS_NAMES = ("normal", "long", "spare")
+SOME = st.none() | st.frozensets(st.sampled_from(("research", "small")))
+
+
+@st.composite
+def partitions(draw: st.DrawFn, name: str) -> Partition:
+    allowed = draw(st.none() | st.frozensets(st.sampled_from(QOS_NAMES)))
+    return Partition(
+        name,
+        is_default=name == "gpus",
+        nodes=4,
+        max_nodes=draw(st.sampled_from([None, 1, 2])),
+        max_time_s=86400,
+        allow_accounts=draw(SOME),
+        allow_qos=allowed,
+        qos=draw(st.sampled_from([None, *QOS_NAMES])),
+        is_exclusive=draw(st.booleans()),
+        kinds=(draw(st.sampled_from([GPUS, SLICED, replace(GPUS, gres=SLICED.gres[1:])])),),
+        allow_groups=draw(st.sampled_from([None, frozenset({"owners"}), frozenset({"users"})])),
+        needs_reservation=draw(st.integers(0, 5)) == 0,
+        preempt_mode=draw(st.sampled_from([None, "REQUEUE"])),
+        priority_tier=draw(st.integers(1, 2)),
+    )
+
+
+@st.composite
+def sites(draw: st.DrawFn) -> Site:
+    links = tuple(
+        Association(
+            account,
+            tuple(draw(st.lists(st.sampled_from(QOS_NAMES), unique=True, min_size=1, max_size=3))),
+            is_default=account == "research",
+            limits=draw(LIMITS),
+        )
+        for account in ("research", "small")
+    )
+    links = tuple(replace(link, default_qos=draw(st.sampled_from([None, *link.qos]))) for link in links)
+    flags = st.frozensets(st.sampled_from(("OverPartQOS", "PartitionMaxNodes", "PartitionTimeLimit")), max_size=1)
+    qos = tuple(Qos(name, draw(LIMITS), draw(flags)) for name in QOS_NAMES)
+    both = (draw(partitions("gpus")), draw(partitions("other")))
+    return replace(SITE, partitions=both, associations=links, qos=qos, groups=frozenset({"users"}))
+
+
+@given(site=sites())
+def test_check_finds_what_new_avoids_and_accepts_what_it_writes(tmp_path_factory: Any, site: Site) -> None:
+    folder = tmp_path_factory.mktemp("profile")
+    for name in ("gpus", "other"):
+        choice = choose(site, name)
+        found = check_login(cluster_of(folder, profile_text(site, "site", name, "schema.json")), site)
+        found = [finding for finding in found if finding.is_fault]
+        is_open = any(finding.result == "open" for finding in found)
+        if choice.obstacle is None and choice.kind.gpu and not is_open:
+            assert found == []
+        elif choice.obstacle is not None:
+            assert found, choice.obstacle
