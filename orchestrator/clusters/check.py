@@ -19,8 +19,10 @@ from orchestrator.config.yaml import KeyPath, dotted
 from orchestrator.errors import did_you_mean, names_hint, there_are
 from orchestrator.programs.plug_ins import called
 from orchestrator.programs.record import find_program, known_program
+from orchestrator.slurm.accounting import Association
+from orchestrator.slurm.nodes import NodeKind, Partition
 from orchestrator.slurm.notation import format_time_limit, time_limit_s
-from orchestrator.slurm.site import Association, Bound, Choice, NodeKind, Partition, Preemption, Site, ranked, zeros
+from orchestrator.slurm.site import Bound, Choice, Preemption, Site, ranked, zeros
 from orchestrator.text import counted
 
 Result = Literal["ok", "wrong", "open", "later", "unknown", "not checked"]

@@ -16,8 +16,10 @@ from typing import get_args
 from orchestrator.clusters.machine import GPUS, named_gpu
 from orchestrator.clusters.profile import Architecture
 from orchestrator.config.yaml import scalar
+from orchestrator.slurm.accounting import Qos
+from orchestrator.slurm.nodes import NodeKind, Partition, normalized
 from orchestrator.slurm.notation import format_time_limit
-from orchestrator.slurm.site import Bound, Choice, NodeKind, Partition, Qos, Site, choose, normalized, ranked
+from orchestrator.slurm.site import Bound, Choice, Site, choose, ranked
 from orchestrator.text import counted, printable_line
 
 _NODES, _PARTITIONS, _CONFIG = "scontrol show node", "scontrol show partition", "scontrol show config"

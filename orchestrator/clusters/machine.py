@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from orchestrator.config.model import Hardware
-from orchestrator.slurm.site import normalized
+from orchestrator.slurm.nodes import normalized
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,415 +5,27 @@ from __future__ import annotations
 import grp
 import os
 import re
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import NamedTuple, TypeVar
 
 from orchestrator.errors import Problem, ReproError, Unreachable, names_hint
+from orchestrator.slurm.accounting import (
+    ACCOUNT_FIELDS,
+    ASSOCIATION_FIELDS,
+    QOS_FIELDS,
+    Association,
+    Limits,
+    Qos,
+    parse_accounts,
+    parse_associations,
+    parse_qos,
+)
 from orchestrator.slurm.command import AccountingUnreachable, CommandResult, checked, read_settings, run_slurm
-from orchestrator.slurm.notation import parse_time_limit
+from orchestrator.slurm.nodes import NodeKind, Partition, names, parse_node_names, parse_partitions, records
 from orchestrator.text import counted
-
-_SCOPES = {
-    "MaxWall": "job wall",
-    "MaxTRES": "job",
-    "MaxTRESPU": "user",
-    "MaxTRESPA": "account",
-    "GrpTRES": "group",
-    "MaxJobsPU": "user jobs",
-    "MaxJobs": "user jobs",
-    "GrpJobs": "group jobs",
-    "MaxSubmitJobsPU": "user queue",
-    "MaxSubmitJobs": "user queue",
-    "GrpSubmitJobs": "group queue",
-}
-"""Scopes of limits by field of sacctmgr. Fields with one scope limit the same, for a QOS and for an association."""
-
-_GROUP_LIMITS = ("GrpTRES", "GrpJobs", "GrpSubmitJobs")
-ASSOCIATION_FIELDS = (
-    *("DefaultAccount", "Account", "Partition", "QOS", "DefaultQOS"),
-    *("MaxWall", "MaxTRES", "MaxJobs", "MaxSubmitJobs", *_GROUP_LIMITS),
-)
-ACCOUNT_FIELDS = ("Account", "ParentName", "User", *_GROUP_LIMITS)
-"""Other limits of an account are those of its users, unless they have their own. sacctmgr does this."""
-QOS_FIELDS = (
-    *("Name", "MaxWall", "MaxTRES", "MaxTRESPU", "GrpTRES", "MaxJobsPU", "MaxSubmitJobsPU"),
-    *("Flags", "Preempt", "PreemptMode", "MaxTRESPA", "GrpJobs", "GrpSubmitJobs"),
-)
-
-Limits = Mapping[str, int]
-"""Limits by scope and resource: `job gres/gpu`, `group gres/gpu:a100`, `user jobs`, `job wall` (s). 0: none at all."""
-
-
-@dataclass(frozen=True, slots=True)
-class Association:
-    """Account that the user may use. `partition` is None if it applies to all partitions.
-
-    `limits` include those of the account and the accounts above it.
-    """
-
-    account: str
-    qos: tuple[str, ...] = ()
-    default_qos: str | None = None
-    partition: str | None = None
-    is_default: bool = False
-    limits: Limits = field(default_factory=dict)
-
-    @property
-    def usual_qos(self) -> str | None:
-        """Return the QOS of jobs that request none; None if it is that of the cluster."""
-        return self.default_qos or (self.qos[0] if len(self.qos) == 1 else None)
-
-    def within(self, accounts: Mapping[str, Limits]) -> Association:
-        """Return the association with the limits of its account, too."""
-        return replace(self, limits=_tightest(self.limits, accounts.get(self.account, {})))
-
-
-@dataclass(frozen=True, slots=True)
-class Qos:
-    """Quality of service. Its jobs preempt those of the QOS in `preempts`.
-
-    `preempt_mode` is the mode in which its own jobs are preempted; None if it is that of the cluster.
-    """
-
-    name: str
-    limits: Limits = field(default_factory=dict)
-    flags: frozenset[str] = frozenset()
-    preempts: frozenset[str] = frozenset()
-    preempt_mode: str | None = None
-
-
-def parse_associations(stdout: str) -> tuple[Association, ...]:
-    """Parse `sacctmgr --noheader --parsable2 show user ... withassoc` with ASSOCIATION_FIELDS."""
-    return tuple(
-        Association(
-            row["Account"],
-            names(row["QOS"]),
-            row["DefaultQOS"] or None,
-            row["Partition"] or None,
-            row["Account"] == row["DefaultAccount"],
-            _limits(row),
-        )
-        for row in _rows(stdout, ASSOCIATION_FIELDS, least=5)
-        if row["Account"]
-    )
-
-
-def parse_accounts(stdout: str) -> Mapping[str, Limits]:
-    """Parse `sacctmgr ... show association` with ACCOUNT_FIELDS: the limits of each account and of those above it."""
-    rows = {row["Account"]: row for row in _rows(stdout, ACCOUNT_FIELDS) if not row["User"]}
-
-    def limits(account: str, below: tuple[str, ...] = ()) -> Limits:
-        row = rows.get(account)
-        if row is None or account in below:
-            return {}
-        return _tightest(_limits(row), limits(row["ParentName"], (*below, account)))
-
-    return {account: limits(account) for account in rows}
-
-
-def parse_qos(stdout: str) -> tuple[Qos, ...]:
-    """Parse `sacctmgr --noheader --parsable2 show qos` with QOS_FIELDS."""
-    return tuple(
-        Qos(
-            row["Name"],
-            _limits(row),
-            frozenset(names(row["Flags"])),
-            frozenset(names(row["Preempt"])),
-            mode.upper() if (mode := row["PreemptMode"]) not in ("", "cluster") else None,
-        )
-        for row in _rows(stdout, QOS_FIELDS, least=7)
-        if row["Name"]
-    )
-
-
-def _limits(row: Mapping[str, str]) -> Limits:
-    limits = {}
-    for name in _SCOPES.keys() & row.keys():
-        for part in row[name].lower().split(","):
-            resource, _, text = part.rpartition("=")
-            value = parse_time_limit(text) if name == "MaxWall" else number(text)
-            if value is not None:
-                limits[f"{_SCOPES[name]} {resource.strip()}".strip()] = value
-    return limits
-
-
-def _tightest(*several: Limits) -> Limits:
-    return {key: min(limits[key] for limits in several if key in limits) for limits in several for key in limits}
-
-
-def _rows(stdout: str, fields: Sequence[str], least: int | None = None) -> Iterator[dict[str, str]]:
-    """Yield the rows of sacctmgr by field. Rows with only the first fields are accepted, from `least` fields on."""
-    for line in stdout.splitlines():
-        row = [cell.strip() for cell in line.split("|")]
-        if (least or len(fields)) <= len(row) <= len(fields):
-            yield dict.fromkeys(fields, "") | dict(zip(fields, row, strict=False))
-
-
-_GRES_PART = re.compile(r"(?:\([^)]*\)?|[^,(])+")  # `(S:0,2)` contains a comma, too
-_COUNT = re.compile(r"(\d{1,15})([KMGTP]?)", re.ASCII)
-
-
-@dataclass(frozen=True, slots=True)
-class Gres:
-    """Generic resource of one node: name, kind and count, as in `gpu:h100:8`. A site may have no kinds."""
-
-    name: str
-    kind: str | None
-    count: int
-
-    def __str__(self) -> str:
-        return ":".join((self.name, *([self.kind] if self.kind else []), str(self.count)))
-
-    def is_met_by(self, other: Gres) -> bool:
-        """Return whether a request for this resource fits the other one. Without a kind, every kind fits."""
-        return other.name == self.name and other.count >= self.count and self.kind in (None, other.kind)
-
-
-_SLICE = re.compile(r"(?<!no)(?<!no )mig(?!r)|slice|vgpu|\bgrid\b|\b\d ?of ?\d\b|\b[1-7]g(?![a-z])")
-_SIZE = re.compile(r"\b(\d{1,3}(?= ?gb?\b)|\d{2,3}$)")
-_LEAST_GB = {
-    24: ("a30",),
-    40: ("a100", "a800"),
-    64: ("h100",),
-    80: ("h800",),
-    90: ("h20", "gh200"),
-    100: ("h200",),
-    150: ("b100", "b200", "gb200", "b300", "gb300"),
-}
-"""GPUs that NVIDIA's MIG can divide, by their smallest memory in GB. A smaller size in a name is that of a slice."""
-
-
-def normalized(text: str) -> str:
-    """Return a name with spaces as separators: `nvidia a100 sxm4 80gb` for `nvidia_a100-sxm4-80gb`."""
-    return re.sub(r"[^a-z0-9]+", " ", text.lower()).strip()
-
-
-def _has_small_memory(name: str) -> bool:
-    sizes = [int(size) for size in _SIZE.findall(name)]
-    return any(
-        size < least and model in name.split() for least in _LEAST_GB for model in _LEAST_GB[least] for size in sizes
-    )
-
-
-def is_slice(text: str) -> bool:
-    """Return whether a GRES type or a feature names a MIG slice: `a100_3g.20gb`, `a100_10g`, `a100mig`."""
-    name = normalized(text)
-    return _SLICE.search(name) is not None or _has_small_memory(name)
-
-
-@dataclass(frozen=True)
-class NodeKind:
-    """Number of equal nodes, and what each has. `cpus` is the number for jobs: hardware threads if Slurm counts these.
-
-    `architecture` is None if no such node has ever reported to slurmctld.
-    """
-
-    count: int
-    cpus: int
-    memory_mb: int
-    gres: tuple[Gres, ...] = ()
-    features: frozenset[str] = frozenset()
-    architecture: str | None = None
-
-    @cached_property
-    def gpus(self) -> tuple[Gres, ...]:
-        """Return the GPUs of a node by type, without MIG slices: NCCL does not connect slices."""
-        gpus = [gres for gres in self.gres if gres.name == "gpu" and gres.count]
-        # A site that names slices by their size alone also has a slice of half the memory, `a100_40g`.
-        sizes_only = any(_has_small_memory(normalized(gres.kind)) for gres in gpus if gres.kind)
-        return tuple(gres for gres in gpus if not self._is_sliced(gres, sizes_only))
-
-    @property
-    def gpu(self) -> Gres | None:
-        """Return the GPUs of a node: the most frequent type."""
-        return max(self.gpus, key=lambda gres: gres.count, default=None)
-
-    @property
-    def slices(self) -> tuple[Gres, ...]:
-        """Return the MIG slices of a node."""
-        return tuple(gres for gres in self.gres if gres.name == "gpu" and gres.count and gres not in self.gpus)
-
-    def _is_sliced(self, gres: Gres, sizes_only: bool) -> bool:
-        if gres.kind is None:
-            return any(map(is_slice, self.features))
-        name = normalized(gres.kind)
-        has_size = sizes_only and _SIZE.search(name) is not None and "sxm" not in name and "pcie" not in name
-        return has_size or is_slice(gres.kind)
-
-
-@dataclass(frozen=True, slots=True)
-class Partition:
-    """Configuration of a partition. None means no limit; for `allow_...` it means all.
-
-    `nodes` is the number of all nodes, including those that are down. `qos` is that of the partition; its limits take
-    precedence over those of a job's QOS. `is_exclusive`: jobs always get whole nodes. `kinds` begins with the most
-    frequent kind, and is empty if Slurm does not show nodes to the user. `allow_groups` is empty if only root may use
-    the partition. `preempt_mode` is None if it is off; a partition without its own mode has that of the cluster.
-    `neighbors` are the partitions with common nodes; None if unknown.
-    """
-
-    name: str
-    is_default: bool = False
-    is_up: bool = True
-    nodes: int = 0
-    max_nodes: int | None = None
-    max_time_s: int | None = None
-    default_time_s: int | None = None
-    allow_accounts: frozenset[str] | None = None
-    deny_accounts: frozenset[str] = frozenset()
-    allow_qos: frozenset[str] | None = None
-    deny_qos: frozenset[str] = frozenset()
-    qos: str | None = None
-    is_exclusive: bool = False
-    kinds: tuple[NodeKind, ...] = ()
-    allow_groups: frozenset[str] | None = None
-    needs_reservation: bool = False
-    preempt_mode: str | None = None
-    priority_tier: int = 1
-    neighbors: frozenset[str] | None = None
-
-    @property
-    def gpu_nodes(self) -> int:
-        """Return the number of nodes with GPUs."""
-        return sum(kind.count for kind in self.kinds if kind.gpu)
-
-    @property
-    def owners(self) -> str:
-        """Return the groups whose users may use the partition."""
-        return f"the groups {', '.join(sorted(self.allow_groups))}" if self.allow_groups else "root"
-
-    def takes_account(self, account: str) -> bool:
-        """Return whether jobs of this account may run in the partition."""
-        return account not in self.deny_accounts and (self.allow_accounts is None or account in self.allow_accounts)
-
-    def takes_qos(self, qos: str) -> bool:
-        """Return whether jobs with this QOS may run in the partition."""
-        return qos not in self.deny_qos and (self.allow_qos is None or qos in self.allow_qos)
-
-
-def parse_gres(text: str) -> tuple[Gres, ...]:
-    """Return the resources of `gpu:h100:8(S:0-1),nvme:1`.
-
-    A count may end in K, M, G, T or P (powers of 1024); a missing count is 1.
-    """
-    resources = []
-    for part in _GRES_PART.findall(text):
-        name, *words = (word.strip() for word in part.partition("(")[0].split(":"))
-        if not name or name == "N/A":
-            continue
-        words = [word for word in words if word != "no_consume"]
-        counted = _COUNT.fullmatch(words[-1]) if words else None
-        count = int(counted[1]) * 1024 ** " KMGTP".index(counted[2] or " ") if counted else 1
-        kind = ":".join(words[:-1] if counted else words)
-        resources.append(Gres(name, kind or None, count))
-    return tuple(resources)
-
-
-def parse_partitions(partitions: str, nodes: str) -> tuple[Partition, ...]:
-    """Parse `scontrol --oneliner show partition` and `show node`, in Slurm's order."""
-    members: dict[str, list[NodeKind]] = {}
-    neighbors: dict[str, set[str]] = {}
-    for record in records(nodes, "NodeName"):
-        of_node = names(record.get("Partitions", ""))
-        for name in of_node:
-            members.setdefault(name, []).append(_node(record))
-            neighbors.setdefault(name, set()).update(of_node)
-    parsed = (_partition(record, members) for record in records(partitions, "PartitionName"))
-    return tuple(
-        replace(part, neighbors=frozenset(neighbors[part.name])) if part.name in neighbors else part for part in parsed
-    )
-
-
-def parse_node_names(nodes: str) -> dict[str, frozenset[str]]:
-    """Parse `scontrol --oneliner show node`: the nodes of each partition. Nodes without a partition are under ""."""
-    members: dict[str, set[str]] = {}
-    for record in records(nodes, "NodeName"):
-        for name in names(record.get("Partitions", "")) or ("",):
-            members.setdefault(name, set()).add(record["NodeName"])
-    return {name: frozenset(group) for name, group in members.items()}
-
-
-def _partition(record: dict[str, str], members: dict[str, list[NodeKind]]) -> Partition:
-    name = record["PartitionName"]
-    kinds = _alike(members.get(name, []))
-    own_qos = names(record.get("QoS", ""))
-    is_for_root, mode = record.get("RootOnly") == "YES", record.get("PreemptMode", "OFF")
-    return Partition(
-        name=name,
-        is_default=record.get("Default") == "YES",
-        is_up=record.get("State") == "UP",
-        nodes=number(record.get("TotalNodes", "")) or sum(kind.count for kind in kinds),
-        max_nodes=number(record.get("MaxNodes", "")),
-        max_time_s=parse_time_limit(record.get("MaxTime", "")),
-        default_time_s=parse_time_limit(record.get("DefaultTime", "")),
-        allow_accounts=_allowed(record.get("AllowAccounts", "ALL")),
-        deny_accounts=frozenset(names(record.get("DenyAccounts", ""))),
-        allow_qos=_allowed(record.get("AllowQos", "ALL")),
-        deny_qos=frozenset(names(record.get("DenyQos", ""))),
-        qos=own_qos[0] if own_qos else None,
-        is_exclusive=record.get("OverSubscribe") == "EXCLUSIVE",
-        kinds=kinds,
-        allow_groups=frozenset() if is_for_root else _allowed(record.get("AllowGroups", "ALL")),
-        needs_reservation=record.get("ReqResv") == "YES",
-        preempt_mode=mode if mode not in ("OFF", "GANG") else None,
-        priority_tier=number(record.get("PriorityTier", "")) or 0,
-    )
-
-
-def _allowed(text: str) -> frozenset[str] | None:
-    return None if text in ("ALL", "(null)") else frozenset(names(text))
-
-
-def _node(record: dict[str, str]) -> NodeKind:
-    return NodeKind(
-        count=1,
-        # CPUEfctv excludes the CPUs of slurmd. Before Slurm 22.05 there is only CPUTot.
-        cpus=number(record.get("CPUEfctv", "")) or number(record.get("CPUTot", "")) or 0,
-        memory_mb=number(record.get("RealMemory", "")) or 0,
-        gres=parse_gres(record.get("Gres", "")),
-        features=frozenset(names(record.get("AvailableFeatures", ""))),
-        architecture=record.get("Arch"),
-    )
-
-
-def _alike(nodes: Iterable[NodeKind]) -> tuple[NodeKind, ...]:
-    """Return the distinct kinds, the most frequent first. A node that never reported counts as one of its kind."""
-    nodes = list(nodes)
-    architectures = {replace(node, architecture=None): node.architecture for node in nodes if node.architecture}
-    counts = Counter(
-        node if node.architecture else replace(node, architecture=architectures.get(node)) for node in nodes
-    )
-    return tuple(replace(node, count=count) for node, count in counts.most_common())
-
-
-_NUMBER = re.compile(r"\d{1,15}", re.ASCII)
-_FIELD = re.compile(r"(?:^|\s)([A-Za-z][A-Za-z0-9_]*)=(\S*)")
-_NOTHING = frozenset({"", "(null)", "N/A"})
-
-
-def number(text: str) -> int | None:
-    """Return a whole number; None for other text, such as `UNLIMITED`."""
-    text = text.strip()
-    return int(text) if _NUMBER.fullmatch(text) else None
-
-
-def names(text: str) -> tuple[str, ...]:
-    """Return the items of a comma-separated list; empty for `(null)`, `N/A` and ""."""
-    return tuple(word for part in text.split(",") if (word := part.strip()) not in _NOTHING)
-
-
-def records(stdout: str, first: str) -> list[dict[str, str]]:
-    """Return the fields `Name=value` of every line of `scontrol --oneliner` that begins with `first=`.
-
-    If a name comes twice, the first one counts: free text (a node's Reason) comes last, so it cannot replace a field.
-    """
-    lines = (line for line in stdout.splitlines() if line.startswith(f"{first}="))
-    return [dict(reversed(_FIELD.findall(line))) for line in lines]
-
 
 _OPTION = re.compile(r"^ {1,8}(?:-\w[, ]\s*)?--(?P<name>[A-Za-z][A-Za-z0-9-]*)")
 _TAG = "[pyxis]"
@@ -675,18 +287,13 @@ def read_site(user: str) -> Site:
 
     settings = read_settings()
     cluster = settings.get("ClusterName", "")
-    partitions = _stdout("scontrol", "--oneliner", "show", "partition")
-    nodes = if_shown(lambda: _stdout("scontrol", "--oneliner", "show", "node"), "")
-    mine = ("user", "where", f"name={user}", f"cluster={cluster}", "withassoc")
-    associations = if_shown(lambda: parse_associations(_accounting(mine, ASSOCIATION_FIELDS)), None)
-    no_limits: Mapping[str, Limits] = {}
-    of_accounts = ("association", "where", f"cluster={cluster}", "user=")  # rows of accounts have no user
-    limits = if_shown(lambda: parse_accounts(_accounting(of_accounts, ACCOUNT_FIELDS)), no_limits)
+    associations = if_shown(lambda: _associations(user, cluster), None)
+    limits = if_shown(lambda: _limits_of_accounts(cluster), dict[str, Limits]())
     return Site(
         user=user,
         cluster_name=cluster,
         slurm_version=settings.get("SLURM_VERSION", ""),
-        partitions=parse_partitions(partitions, nodes),
+        partitions=parse_partitions(_shown("partition"), if_shown(lambda: _shown("node"), "")),
         associations=associations and tuple(link.within(limits) for link in associations),
         qos=if_shown(lambda: parse_qos(_accounting(("qos",), QOS_FIELDS)), None),
         srun=parse_options(_stdout("srun", "--help")),
@@ -696,6 +303,16 @@ def read_site(user: str) -> Site:
         complaints=tuple(dict.fromkeys(complaints)),
         groups=_groups() if user != "root" else None,
     )
+
+
+def _associations(user: str, cluster: str) -> tuple[Association, ...]:
+    mine = ("user", "where", f"name={user}", f"cluster={cluster}", "withassoc")
+    return parse_associations(_accounting(mine, ASSOCIATION_FIELDS))
+
+
+def _limits_of_accounts(cluster: str) -> dict[str, Limits]:
+    of_accounts = ("association", "where", f"cluster={cluster}", "user=")  # rows of accounts have no user
+    return parse_accounts(_accounting(of_accounts, ACCOUNT_FIELDS))
 
 
 def _accounting(what: Sequence[str], fields: Sequence[str]) -> str:
@@ -708,8 +325,7 @@ def _mpi_kinds() -> tuple[str, ...]:
 
 
 def _reservations() -> tuple[str, ...]:
-    stdout = _stdout("scontrol", "--oneliner", "show", "reservation")
-    return tuple(record["ReservationName"] for record in records(stdout, "ReservationName"))
+    return tuple(record["ReservationName"] for record in records(_shown("reservation"), "ReservationName"))
 
 
 def _groups() -> frozenset[str]:
@@ -723,7 +339,11 @@ def _groups() -> frozenset[str]:
 
 def read_node_names() -> dict[str, frozenset[str]]:
     """Return the nodes of each partition; Unreachable if Slurm does not answer, or does not show nodes to the user."""
-    return parse_node_names(_stdout("scontrol", "--oneliner", "show", "node"))
+    return parse_node_names(_shown("node"))
+
+
+def _shown(what: str) -> str:
+    return _stdout("scontrol", "--oneliner", "show", what)
 
 
 def _answer(*argv: str) -> CommandResult:

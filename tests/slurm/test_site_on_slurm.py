@@ -12,7 +12,9 @@ from orchestrator.clusters.generate import profile_text
 from orchestrator.clusters.resolve import find_cluster
 from orchestrator.errors import Unreachable
 from orchestrator.paths import Folders
-from orchestrator.slurm.site import Choice, Gres, NodeKind, Qos, choose, read_site
+from orchestrator.slurm.accounting import Qos
+from orchestrator.slurm.nodes import Gres, NodeKind
+from orchestrator.slurm.site import Choice, choose, read_site
 from tests.slurm.accounting import OTHER_USER
 from tests.slurm.cluster import SlurmCluster
 from tests.slurm.pyxis import Pyxis

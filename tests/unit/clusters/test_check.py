@@ -15,17 +15,9 @@ from hypothesis import strategies as st
 
 from orchestrator.clusters.check import Finding, check_login
 from orchestrator.clusters.generate import profile_text
-from orchestrator.slurm.site import (
-    PYXIS_SINCE,
-    Association,
-    Gres,
-    NodeKind,
-    Partition,
-    Qos,
-    Site,
-    SrunOptions,
-    choose,
-)
+from orchestrator.slurm.accounting import Association, Qos
+from orchestrator.slurm.nodes import Gres, NodeKind, Partition
+from orchestrator.slurm.site import PYXIS_SINCE, Site, SrunOptions, choose
 from tests.unit.clusters.sites import cluster_of
 
 PROFILE = """\

@@ -16,7 +16,9 @@ from orchestrator.clusters.resolve import Cluster
 from orchestrator.config.model import placeholders
 from orchestrator.config.yaml import parse_document
 from orchestrator.errors import ReproError
-from orchestrator.slurm.site import Association, Gres, NodeKind, Partition, Qos, Site, SrunOptions
+from orchestrator.slurm.accounting import Association, Qos
+from orchestrator.slurm.nodes import Gres, NodeKind, Partition
+from orchestrator.slurm.site import Site, SrunOptions
 from tests.unit.clusters.sites import cluster_of
 
 SCHEMA = "../schemas/cluster.json"

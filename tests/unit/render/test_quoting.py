@@ -185,8 +185,9 @@ def test_values_reach_the_container_and_its_program(runtime: str, values: Values
     cluster, plan = cluster_and_plan(runtime)
     with TemporaryDirectory() as base:
         if runtime == "pyxis":  # paths with blanks are refused
-            words = {name: re.sub("[ \t]", "", getattr(values, name)) or "x" for name in ("folder", "mount", "free")}
-            values = replace(values, **words)
+            texts = (values.folder, values.mount, values.free)
+            folder, mount, free = (re.sub("[ \t]", "", text) or "x" for text in texts)
+            values = replace(values, folder=folder, mount=mount, free=free)
         stage = Stage.at(Path(base), "".join(c for c in values.folder if c not in ',:"\\$`') or "job")
         image = (
             "registry.example/team/torch:1"

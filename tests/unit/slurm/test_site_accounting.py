@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.slurm.site import Association, Qos, parse_accounts, parse_associations, parse_qos
+from orchestrator.slurm.accounting import Association, Qos, parse_accounts, parse_associations, parse_qos
 from tests.unit.slurm.site_texts import ACCOUNTS, ASSOCIATIONS, QOS
 
 T3 = {"job wall": 72000, "job gres/gpu": 512, "user gres/gpu": 128, "group node": 4, "user jobs": 10}

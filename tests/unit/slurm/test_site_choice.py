@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 from orchestrator.errors import ReproError
-from orchestrator.slurm.site import Association, Gres, NodeKind, Partition, Qos, Site, choose
+from orchestrator.slurm.accounting import Association, Qos
+from orchestrator.slurm.nodes import Gres, NodeKind, Partition
+from orchestrator.slurm.site import Site, choose
 
 H100 = NodeKind(4, 64, 10**6, (Gres("gpu", "h100", 8),), frozenset({"h100"}))
 A100 = NodeKind(9, 64, 10**6, (Gres("gpu", "a100", 4),), frozenset({"a100"}))

@@ -6,16 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.slurm.site import (
-    Gres,
-    NodeKind,
-    Partition,
-    names,
-    number,
-    parse_gres,
-    parse_partitions,
-    records,
-)
+from orchestrator.slurm.nodes import Gres, NodeKind, Partition, names, number, parse_gres, parse_partitions, records
 from tests.unit.slurm.site_texts import NODES, PARTITIONS, node_line
 
 WORD = st.text(st.characters(codec="ascii", categories=["L", "N"]), min_size=1, max_size=8)
