@@ -68,7 +68,7 @@ trained() {
 failure_kind() {
   local code
   plain "$1/end" && code=$(grep -Em 1 '^exit_code=[1-9][0-9]*$' "$1/end") && [ "$code" != exit_code=95 ] || return 0
-  if plain "$1/log.txt" && _=$(tail -c 1048576 -- "$1/log.txt" | LC_ALL=C grep -aEc 'OutOfMemoryError|(CUDA|Cuda|cuda|THC).{0,60}out of memory|CU(BLAS|DNN)_STATUS_ALLOC_FAILED'); then
+  if plain "$1/log.txt" && _=$(tail -c 1048576 -- "$1/log.txt" | LC_ALL=C grep -aEc 'OutOfMemoryError|(CUDA|Cuda|cuda|HIP|THC).{0,60}out of memory|CU(BLAS|DNN)_STATUS_ALLOC_FAILED'); then
     echo gpu-oom
     return
   fi

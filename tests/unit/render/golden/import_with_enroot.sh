@@ -55,6 +55,18 @@ if [ -e "$used" ] && [ ! -L "$used" ]; then
 fi
 [ -d "$staging" ] || mkdir -- "$staging" || [ -d "$staging" ]
 rm -rf -- "$own"
+# Remove what killed imports of this image left: folders of this user that have not changed for an hour, the longest time
+# of an import as a job. An import on a login node has no limit, so its process must have ended.
+for left in "$staging"/.a+torch+1.*; do
+  [[ ${left#"$staging"/.a+torch+1.} =~ ^(none|[0-9]+)\.([0-9]+)\.([^.]*[^.0-9].*)$ ]] || continue
+  if [ "${BASH_REMATCH[1]}" = none ] &&
+    { [ "${BASH_REMATCH[3]}" != "$(hostname)" ] || kill -0 "${BASH_REMATCH[2]}" 2>/dev/null; }; then
+    continue
+  fi
+  if [ -O "$left" ] && [ -z "$(find "$left" -mmin -60 -print -quit)" ]; then
+    rm -rf -- "$left"
+  fi
+done
 mkdir -- "$own"
 image=$own/image.sqsh file='' digest='' digest_of=''
 
