@@ -10,6 +10,6 @@ from tests.stand_in_site import Site
 
 @pytest.fixture
 def site(tmp_path: Path) -> Iterator[Site]:
-    site = Site.create(tmp_path / "a'home")
+    site = Site.create(tmp_path / "a;home")
     yield site
     site.end_sleepers()
