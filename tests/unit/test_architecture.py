@@ -54,7 +54,7 @@ SAME_FLOOR = {
 PLUGIN = "megatron"
 RECORD = "programs.record"
 # Budget of the package. A number changes only in a commit that names what it buys.
-MOST_LINES, MOST_FILES, MOST_ANY = 50_019, 174, 90
+MOST_LINES, MOST_FILES, MOST_ANY = 50_553, 170, 90
 MOST_LINES_OF_A_FUNCTION = 50
 
 FILES = {".".join(file.relative_to(PACKAGE).with_suffix("").parts): file for file in sorted(PACKAGE.rglob("*.py"))}
