@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -124,7 +125,7 @@ def test_a_profile_with_paths_gets_its_files_there_and_in_containers_on_the_host
 ) -> None:
     write_overlay(
         project,
-        f"container: {{runtime: pyxis, mounts: ['{shared}:/in/container']}}\n"
+        f'container: {{runtime: pyxis, mounts: ["{shared}:/in/container"]}}\n'
         "programs: {megatron-2021: {checkout: /in/container/code, data_path: /in/container/d/tokens,"
         " vocab_file: /in/container/v.json, merge_file: /in/container/m.txt}}\n",
     )
@@ -137,8 +138,8 @@ def test_a_profile_with_paths_gets_its_files_there_and_in_containers_on_the_host
     ("container", "is_named"),
     [
         ("", False),
-        ("container: {runtime: pyxis, mounts: ['%s']}", False),
-        ("container: {runtime: pyxis, mounts: ['%s:/elsewhere']}", True),
+        ('container: {runtime: pyxis, mounts: ["%s"]}', False),
+        ('container: {runtime: pyxis, mounts: ["%s:/elsewhere"]}', True),
         ("container: {runtime: pyxis}", True),
         ("container: {runtime: shifter}", False),
     ],
@@ -189,5 +190,5 @@ def test_a_text_gives_the_data_their_name_and_is_part_of_the_offline_script(proj
     failed = refusal("megatron-2021", directory=shared, text=text)  # the stand-in for the checkout has no such tool
     assert f"{text}: tools/preprocess_data.py failed" in failed
     script = api.plan_fetch("megatron-2021", "site", directory=shared, text=text, offline=True).script
-    assert f"--text {text}" in script.splitlines()[1].replace("'", "")
+    assert f"--text {text}" in " ".join(shlex.split(script.splitlines()[1]))
     assert "megatron-kwai cannot use a text as its data here" in refusal("megatron-kwai", directory=shared, text=text)

@@ -138,8 +138,8 @@ def test_a_named_container_is_never_that_of_another_image(tmp_path: Path) -> Non
     cluster, plan = cluster_and_plan("pyxis")
     cluster = with_fields(cluster, container={"name": "torch"})
     replaced = replace(plan, program=replace(plan.program, image_digest="sha256:1"))
-    plans = (plan, replaced, with_image(plan, "/images/other.sqsh"), plan)
-    names = [re.findall("--container-name=(.*) ", Stage.at(tmp_path).render(other, cluster))[0] for other in plans]
+    plans, stage = (plan, replaced, with_image(plan, "/images/other.sqsh"), plan), Stage.at(tmp_path)
+    names = [re.findall("--container-name=(.*) ", stage.render(other, cluster))[0] for other in plans]
     assert len(set(names)) == 3 and names[0] == names[3]
     assert all(re.fullmatch("torch-[0-9a-f]{12}", name) for name in names)
 

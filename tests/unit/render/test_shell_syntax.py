@@ -42,7 +42,7 @@ def scripts_with_rare_fields(folder: Path) -> dict[str, str]:
         cluster, plan = cluster_and_plan(kind)
         container = {"container": {"pass_env": ["NCCL_*", "X"]}} if kind == "pyxis" else {}
         scripts[f"rare-{kind}"] = render_job(
-            plan, with_fields(cluster, **RARE_FIELDS, **container), folder / "a folder", TEMPLATES
+            plan, with_fields(cluster, **RARE_FIELDS, **container), folder / "a;folder", TEMPLATES
         )
     return scripts
 
