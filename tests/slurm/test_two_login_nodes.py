@@ -86,7 +86,10 @@ def _make_node(number: int, site: SlurmSite, cluster: SlurmCluster) -> LoginNode
     once = next(_NUMBERS)
     namespace = f"repro-{os.getpid()}-{once}"
     outside, inside = f"o{os.getpid()}-{once}", f"i{os.getpid()}-{once}"
-    network = f"198.18.{(os.getpid() + once) % 250 + 1}"  # a range that no network uses (RFC 2544)
+    # A range that no network uses (RFC 2544), without the networks of a run of these tests that was killed.
+    listed = subprocess.run(["ip", "-brief", "address"], capture_output=True, text=True, check=True).stdout
+    numbers = ((os.getpid() + once + more) % 250 + 1 for more in range(250))
+    network = next(f"198.18.{number}" for number in numbers if f" 198.18.{number}.1/" not in listed)
     run(["ip", "netns", "add", namespace])
     run(["ip", "link", "add", outside, "type", "veth", "peer", "name", inside, "netns", namespace])
     run(["ip", "address", "add", f"{network}.1/24", "dev", outside])
