@@ -3,7 +3,7 @@
 `install` writes the commands. It uses only the standard library, so that a call takes 0.05 s. A job waits, then runs,
 then ends without a log; how long each takes and how it ends follow from its id. Each change is one line that is
 written at once, so a SIGKILL leaves no half of it. One call in ten of sbatch accepts the job and then answers that it
-timed out, and each one pauses before and after it accepts: a killed client leaves a job of which nobody knows.
+timed out. Each call pauses before and after it accepts, so a client that is killed can leave a job without its id.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Element:
 
     @property
     def times(self) -> tuple[float, float]:
-        """Start and end, if nobody cancels the job."""
+        """Return start and end of a job that is not cancelled, in seconds since the epoch."""
         chance = random.Random(self.job_id)
         start = self.submitted + chance.uniform(0, WAITS_S)
         return start, start + chance.uniform(1, RUNS_S)

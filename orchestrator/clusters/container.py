@@ -102,11 +102,11 @@ class ContainerRuntime:
 
     `fields` are the fields of `container:` that it supports and others do not. `ending` is that of image files; a
     runtime without it has a store of its own, to which the command `pull` adds an image. `gpu_flag` is the option that
-    shows the GPUs to a container. `since` is the first version
-    with a field. `mounts_site`: containers see the file systems of the site without `mounts`. `refused` are characters
-    that paths must not contain, beside those that no runtime accepts, and `why` is the reason. `options` returns the
-    options of a job (`launch.directives.Wrapping`), and `check` the findings about a profile; both are names of
-    functions, `module:name`. `template` is the script of a job, by default `templates/sbatch_NAME.sh.j2`.
+    shows the GPUs to a container. `since` is the first version with a field. `mounts_site`: containers see the file
+    systems of the site without `mounts`. `refused` are further characters that paths must not contain, and `why` is the
+    reason. `options` returns the options of a job (`launch.directives.Wrapping`), and `check` the findings about a
+    profile; both are names of functions, `module:name`. `template` is the script of a job, by default
+    `templates/sbatch_NAME.sh.j2`.
     """
 
     name: str

@@ -177,8 +177,8 @@ class SlurmFields(Strict):
     )
 
     comment: Comment | None = optional(
-        "Text for the site in the comment of each job, beside the token of `repro`: after it, or as a JSON object, to "
-        'which `"repro"` is added.',
+        "Text for the site in the comment of each job. It follows the token of `repro`; to a JSON object the token is "
+        'added as `"repro"`.',
         '{"OccupiedIdleGPUsJobReaper": {"exemptIdleTimeMins": "60"}}',
     )
 

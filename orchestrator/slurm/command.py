@@ -360,7 +360,7 @@ def require_controller() -> None:
 def find_by_comments(comments: Collection[str]) -> QueryAnswer:
     """Return the current user's jobs with one of these comments, from squeue, else from sacct.
 
-    The comment of a record is the one of these that it contains, without the text of the site beside it.
+    The comment of a record is the one of these that it contains, without the site's text.
     A missing comment proves that there is no such job only if there are no complaints. There is a complaint if
     accounting does not answer or does not store comments. Raise Unreachable if slurmctld does not answer or does not
     accept the user.

@@ -24,7 +24,7 @@ from tests.pages import CHECKOUT
 from tests.unit.test_pages import parse
 
 VALUE = "1"
-"""What stands for a value that the text contains only at run time."""
+"""Replacement for a value that a text contains only at run time."""
 OF_OTHERS = frozenset(("--container-image", "--container-readonly", "--depth", "--detach", "--mpi"))
 """Options of Slurm, pyxis and git in hints."""
 SENTENCES = frozenset(("asks", "decides", "does", "excludes", "groups", "is", "made", "passes", "reads", "writes"))

@@ -95,10 +95,12 @@ def test_an_edited_script_is_named_and_the_verdict_comes_from_the_log(repro: Cal
 
 def test_a_record_has_no_secret(site: Site, repro: Caller) -> None:
     profile = site.folder / "clusters" / "here.yaml"
-    profile.write_text(profile.read_text() + "setup: ['export HF_TOKEN=hf_0123456789abcdefghijklmnopqrstuvwxyz']\n")
+    named = "export HF_TOKEN=hf_0123456789abcdefghijklmnopqrstuvwxyz"
+    alone = "fetch hf_9876543210zyxwvutsrqponmlkjihgfedcba"
+    profile.write_text(profile.read_text() + f"setup: ['{named}', '{alone}']\n")
     assert repro("render", *HERE, "--where", "pp=1", "-o", str(site.folder / "jobs")).returncode == 0
     records = [file.read_text() for file in (site.folder / "jobs").glob("*.repro.json")]
-    assert len(records) == 2 and not any("hf_0123" in text for text in records)
+    assert len(records) == 2 and not any("hf_0123" in text or "hf_9876" in text for text in records)
 
 
 @pytest.mark.parametrize(

@@ -142,7 +142,7 @@ def test_root_may_conclude_and_another_user_may_not(
         refresh(ledger)
     assert only(ledger).state == LOST
     monkeypatch.setattr("os.geteuid", lambda: 1234)
-    assert refresh(ledger).complaints == (), "it has ended, and nobody waits for it"
+    assert refresh(ledger).complaints == (), "the job has ended, so it needs no complaint"
 
 
 @pytest.mark.fault(

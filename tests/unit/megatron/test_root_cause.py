@@ -448,7 +448,7 @@ ENDED_ON_N1 = b"""\
 1: slurmstepd-n1: error: pyxis: container was not started successfully by another task
 """
 # Tasks of one node share a container: one names the error, and another one prints that the removal failed.
-TOLD_BY_THE_THIRD = b"""\
+REASON_OF_A_THIRD_TASK = b"""\
 0: slurmstepd-n1: error: pyxis: container was not started successfully by another task
 2: slurmstepd-n1: error: pyxis: child 23913 failed with error code: 1
 2: slurmstepd-n1: error: pyxis: failed to create container filesystem for image: /images/x.sqsh
@@ -491,7 +491,7 @@ def enroot(*lines: str) -> bytes:
             "(or this user may not read it)",
         ),
         (
-            TOLD_BY_THE_THIRD,
+            REASON_OF_A_THIRD_TASK,
             "failed to create container filesystem for image: /images/x.sqsh; [ERROR] No such file or directory",
         ),
         (NO_MOUNT, "--container-mounts: source path does not exist: /nosuch"),
@@ -515,7 +515,7 @@ def enroot(*lines: str) -> bytes:
         (b"slurmstepd: error: pyxis: couldn't chdir to /work: No such file or directory", None),
         (b"slurmstepd: error: pyxis: child 1 failed with error code: 1", None),
     ],
-    ids=["no image", "unreadable", "told by the third", "no mount", "no registry", "no mount source", "no mount target",
+    ids=["no image", "unreadable", "third task", "no mount", "no registry", "no mount source", "no mount target",
          "no shell", "disk full", "one ended, one failed", "lines lost", "no folder", "nothing else"],
 )  # fmt: skip
 def test_the_failed_container_among_pyxis_lines_has_its_reason(log: bytes, reason: str | None) -> None:
